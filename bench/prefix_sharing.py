@@ -106,7 +106,11 @@ def _sampling(model: Any, length: int, slots: int | None) -> tuple[float, float]
 
 class _Counting:
     def __init__(self, inner: Any):
-        self.inner, self.computed = inner, 0
+        self.whole, self.computed = inner, 0
+
+    def begun(self) -> _Counting:
+        self.inner = self.whole.begun()
+        return self
 
     def prefill(self, slots: Any, feeds: Sequence[Any]) -> Any:
         self.computed += sum(len(feed.ids) for feed in feeds)

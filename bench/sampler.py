@@ -8,10 +8,10 @@ with a dynamic and with a static cache, and the faster counts. Both are given th
 The sides take turns, so that whatever else the machine does meets both; a ratio is one of
 neighbours.
 
-Ours runs in deterministic mode (a barrier a turn) and in free mode (in a thread beside the event
-loop); what is held against the bound is the deterministic one. Then the group that RFT samples: 8
-dialogues 8 times each, whose prompts are computed once. `generate` has no such thing, and computes
-them 8 times.
+Ours runs in deterministic mode (a barrier a turn) and in free mode, both as a stage runs them, with
+an event loop beside; what is held against the bound is the deterministic one. Then the group that
+RFT samples: 8 dialogues 8 times each, whose prompts are computed once. `generate` has no such
+thing, and computes them 8 times.
 
 Its log-probabilities are compared with the model's forward over the whole sequence, after the
 weights have changed under the engine.
@@ -30,6 +30,7 @@ from typing import Any
 
 from bench.measure import Figure, Part
 from bench.rollouts import median_limits
+from rft.rollouts.beside import LoopBeside
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = 64
@@ -138,7 +139,8 @@ def _ours(engine: Any, openings: Sequence[Any]) -> None:
         for one in dialogues:
             one.close()
 
-    asyncio.run(play())
+    with LoopBeside() as beside:
+        beside.run(play())
 
 
 def _generate(network: Any, chat: Any, openings: Sequence[Any], cache: str | None) -> None:
@@ -179,7 +181,7 @@ def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
     both are."""
     ends, render = chat.end_ids, chat.prompt_ids
     rendered = {repr(list(one.messages)): render(list(one.messages)) for one in openings}
-    chat.end_ids, chat.prompt_ids = (), lambda messages, tools=None: list(rendered[repr(messages)])
+    chat.end_ids, chat.prompt_ids = (), lambda messages, *_: list(rendered[repr(messages)])
     try:
         yield
     finally:

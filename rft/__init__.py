@@ -36,7 +36,7 @@ checks that.
     windows                    windows of production traffic
     models                     weights
     notices                    messages to those who run the ladder: a webhook, mail
-    algorithms, kernels        advantages and losses, one file each; the same arithmetic on a GPU
+    algorithms, kernels        advantages and losses, one file each; fast arithmetic
     rollouts                   THE loop, its log and its store
     sampling                   policies that produce tokens
     trainer                    collects rollouts, learns from them, saves checkpoints

@@ -72,6 +72,10 @@ def look(setup: Setup) -> Finding:
     need, disk = memory_need(shape, params, description), disk_need(shape, params)
     where = _device(params.policy)
     free = available_memory(where)
+    if params.train.gradient_checkpointing == "auto" and params.train.processes == 1 and sum(need.values()) > free:
+        saving = params.train.model_copy(update={"gradient_checkpointing": True})
+        params = params.model_copy(update={"train": saving})
+        need = memory_need(shape, params, description)
     free_disk = shutil.disk_usage(Path.cwd()).free
 
     def again(section: str, key: str, value: int) -> int:

@@ -51,6 +51,7 @@ from rft.chat.dialogue import opening_of
 from rft.grading import budget
 from rft.grading.grader import Grader
 from rft.reports import PromptSettings
+from rft.rollouts.garbage import seldom_collected
 from rft.rollouts.policy import Dialogue, Policy, PolicyFailed
 from rft.rollouts.prompting import num_turns
 from rft.tools.client import ToolClient
@@ -145,6 +146,7 @@ Heard = Callable[[int, bool], None]
 """Is told the tokens of each turn as it comes, and with True that a rollout was played."""
 
 
+@seldom_collected()
 async def run_rollouts(
     policy: Policy,
     client: ToolClient,
@@ -157,7 +159,7 @@ async def run_rollouts(
 ) -> list[Trajectory]:
     """Return one trajectory per request, in order. Adds sampling, tools and grading to `times`.
 
-    Behind the barrier, grades wait for the end of the batch, and `ended` is then called for all.
+    Behind the barrier, `ended` is called for all at the end of the batch.
     """
     num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
@@ -172,8 +174,8 @@ async def run_rollouts(
     async def play_and_grade(live: _Live) -> None:
         await _play_in_time(live, client, conditions, start, heard)
         heard(0, True)
+        await _grade(grader, client, live, conditions.limits)
         if not policy.blocks:
-            await _grade(grader, client, live, conditions.limits)
             close(live)
 
     await _within(conditions.limits.group_deadline_s, [play_and_grade(live) for live in lives])

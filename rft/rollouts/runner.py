@@ -13,8 +13,11 @@ again rolls out only what is missing there. A rollout is finished when it has it
 policy that waits (a server, a GPU) each rollout finishes on its own and is held in the store at
 once. Those that finish during one write share the next, and no other rollout waits for either. Its
 row is made then, once; the end of its batch only adds what became of it. Behind the barrier
-(Policy.blocks) grades wait for the end of the batch, and the batch is held whole. So a kill there
-costs whole batches: decoded together again, they have the bytes of an uninterrupted run.
+(Policy.blocks) the batch is held whole. So a kill there costs whole batches: decoded together
+again, they have the bytes of an uninterrupted run.
+
+Tools and graders are waited for in an event loop beside (rft/rollouts/beside.py), while this thread
+decodes.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from rft.recipe import Recipe
 from rft.reports import PromptSettings
 from rft.rollouts import determinism, recovery, serving
 from rft.rollouts import log as rollout_log
+from rft.rollouts.beside import LoopBeside
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.pace import Pace
@@ -179,7 +183,7 @@ class Workbench:
         self,
         params: config.Params,
         recipe: Recipe,
-        runner: asyncio.Runner,
+        runner: LoopBeside,
         client: ToolClient,
         grader: Grader,
         traces: Traces,
@@ -310,7 +314,7 @@ def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -
     if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:
         raise ConfigError("\n".join(problems))
     names = schemas(recipe)
-    with running(recipe, params.tools) as endpoint, asyncio.Runner() as runner, ExitStack() as stack:
+    with running(recipe, params.tools) as endpoint, LoopBeside() as runner, ExitStack() as stack:
         client = ToolClient(endpoint, params.tools, names, recipe=recipe)
         unopened = grader_of(recipe.grader, endpoint, params.tools)
 

@@ -4,13 +4,16 @@ Each rollout is a coroutine that asks for its next turn when it is ready. A turn
 
     barrier   until every open dialogue waits; then all speak until the last turn ends. The rows of
               a batch depend on what was said, never on how long a tool took: equal runs give equal
-              bytes (deterministic mode). Decoding blocks the event loop, which has nothing else to
-              do
-    free      until the next token. A thread decodes all rows that speak; between two tokens a turn
-              joins, or leaves when it ends, and tools answer the others meanwhile
+              bytes (deterministic mode)
+    free      until the next token: between two tokens a turn joins, or leaves when it ends
 
-Only one side touches the session at a time: in free mode the event loop uses it only while the
-thread rests between two tokens.
+In both, a turn that ended is handed over at once, and its tools answer while the others still
+speak: another thread than the event loop's decodes, the one that computes for it
+(rft/rollouts/beside.py). Where none does, free mode has a thread of its own, and the barrier blocks
+the loop.
+
+Only one side touches the session at a time: the event loop uses it only while the other thread
+rests between two tokens, but for `append`, which may come at any time.
 
 The session holds a turn to its deadline, by the row's own sampling time: at the barrier no other
 clock could interrupt it. All other time of a turn (the barrier, a slot, the others' tokens) is
@@ -21,13 +24,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Protocol, TypeVar
 
+from rft.rollouts.beside import computed, is_beside
 from rft.types import Sampled, ToolCall, ToolResult
+
+T = TypeVar("T")
+
+HELD_S = 0.01
+"""How long a turn that ended may wait for others, to be handed over with them. A change of threads
+takes 0.4 ms while the event loop is busy, and a small model says a token in 3."""
 
 
 class Session(Protocol):
@@ -81,65 +91,73 @@ class Batch:
 
     def _start(self) -> None:
         self._called = True
-        if self._decoding or (self.barrier and set(self._waiting) != self.open):
-            return
-        self._decoding = True
-        if self.barrier:
-            asyncio.get_running_loop().call_soon(self._decode_here)
-        else:
-            self._task = asyncio.ensure_future(self._decode_beside())
+        if not self._decoding and self._may_speak():
+            self._decoding = True
+            self._task = asyncio.ensure_future(self._decode())
 
-    # -- barrier -----------------------------------------------------------------------------------
-    def _decode_here(self) -> None:
-        try:
-            self._tell(sorted(self._waiting))
-            while self.session.speaking:
-                self._deliver(self.session.advance())
-        except Exception as error:
-            self._fail(error)
-        self._decoding = False
+    def _may_speak(self) -> bool:
+        """Tell whether those that wait may speak now."""
+        return not self.barrier or set(self._waiting) == self.open
 
-    # -- free --------------------------------------------------------------------------------------
-    async def _decode_beside(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _decode(self) -> None:
         try:
-            while True:
-                await asyncio.sleep(0)  # lets rows that are ready now join
-                self._called = False
-                self._tell(list(self._waiting))
-                if not self.session.speaking:
-                    break
-                self._deliver(await loop.run_in_executor(self._thread, self._until_called))
+            await asyncio.sleep(0)  # lets rows that are ready now join
+            while self._waiting and self._may_speak() and (await self._round() or self._called):
+                pass
         except Exception as error:
             self._fail(error)
         finally:
             self._decoding, self._called = False, True
-        if not self.open:
+        if not self.open and "_thread" in vars(self):
             self._thread.shutdown(wait=False)
+
+    async def _round(self) -> bool:
+        """Let rows speak: at the barrier until all have said their turn, in free mode until one
+        has, or another wants to join. Tell whether anybody spoke."""
+        self._called = False
+        asked, left = [row for row in self._waiting if row not in self._begun], self._left
+        if self.barrier:  # in order: no slot may depend on which tool was the faster one
+            asked, left = sorted(asked), sorted(left)
+        self._left = []
+        self._begun.difference_update(left)
+        self._begun.update(asked)
+        turns = [(row, *self._waiting[row][:2]) for row in asked]
+        spoke = False
+        while (ended := await self._computed(partial(self._speak, turns, left))) is not None:
+            self._deliver(ended)
+            turns, left, spoke = [], [], True
+            if not self.barrier:
+                await asyncio.sleep(0)
+                break
+        return spoke
+
+    def _speak(self, asked: Sequence[tuple[int, int, float]], left: Sequence[int]) -> list[int] | None:
+        """Tell the session which rows were closed and which want a turn, and decode until a turn
+        ends or, in free mode, the event loop calls. Return the rows whose turn ended; None if
+        nobody speaks. Called by the thread that computes."""
+        for row in left:
+            self.session.close(row)
+        for row, max_new, deadline_s in asked:
+            self.session.begin(row, max_new, deadline_s)
+        if not self.session.speaking:
+            return None
+        until, ended = time.monotonic() + HELD_S, []
+        while self.session.speaking:
+            ended += self.session.advance()
+            if (ended and time.monotonic() >= until) or (self._called and not self.barrier):
+                break
+        return ended
+
+    async def _computed(self, function: Callable[[], T]) -> T:
+        if is_beside():
+            return await computed(function)
+        if self.barrier:
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, "decoding")
-
-    def _until_called(self) -> list[int]:
-        """Decode, in the thread, until a turn ends or the event loop calls."""
-        while True:
-            ended = self.session.advance()
-            if ended or self._called:
-                return ended
-
-    # -- both --------------------------------------------------------------------------------------
-    def _tell(self, asked: list[int]) -> None:
-        """Tell the session which rows were closed, and which want a turn."""
-        for row in self._left:
-            self.session.close(row)
-        self._begun.difference_update(self._left)
-        self._left = []
-        for row in asked:
-            if row not in self._begun:
-                self._begun.add(row)
-                max_new, deadline_s, _ = self._waiting[row]
-                self.session.begin(row, max_new, deadline_s)
 
     def _deliver(self, ended: Sequence[int]) -> None:
         for row in ended:

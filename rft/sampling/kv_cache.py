@@ -60,6 +60,14 @@ class Slots:
     def length(self) -> int:
         return self.keys_LSHTD.shape[3]
 
+    @property
+    def seats(self) -> int:
+        return self.keys_LSHTD.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys_LSHTD.nbytes + self.values_LSHTD.nbytes
+
     def hold(self, length: int) -> None:
         """Make room for this many positions."""
         if length > self.length:
@@ -88,6 +96,10 @@ class Forward(Protocol):
     """Logits B V, in float32, after the last token of each row; keys and values go into the
     slots."""
 
+    def begun(self) -> Forward:
+        """Return a forward for one session, in which no weight changes."""
+        ...
+
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor: ...
 
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
@@ -101,6 +113,9 @@ class ModelForward:
 
     def __init__(self, model: Any):
         self.model = model
+
+    def begun(self) -> ModelForward:
+        return self
 
     @torch.inference_mode()
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:

@@ -285,13 +285,16 @@ class ToolClient:
         if unknown := sorted(set(defaults) - set(self._routes)):
             raise ConfigError(f"tool_defaults names the tools {unknown}, but there are only {sorted(self._routes)}.")
 
+        if len(calls) == 1:
+            result = await self.call(calls[0], context, defaults.get(calls[0].name))
+            arrived(result)
+            return (result,)
+
         async def one(call: ToolCall) -> ToolResult:
             result = await self.call(call, context, defaults.get(call.name))
             arrived(result)
             return result
 
-        if len(calls) == 1:
-            return (await one(calls[0]),)
         tasks = [asyncio.create_task(one(call)) for call in calls]
         try:
             return tuple(await asyncio.gather(*tasks))

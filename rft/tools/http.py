@@ -55,7 +55,7 @@ class HttpTool:
             return Outcome(read_output(reply.body))
 
         outcome, retries = await self.http.post(self.target, payload, envelope, call.call_id, read)
-        return replace(outcome, retries=retries)
+        return replace(outcome, retries=retries) if retries else outcome
 
 
 def _said_by_the_tool(reply: Reply, name: str) -> str:

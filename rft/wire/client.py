@@ -20,10 +20,11 @@ import math
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urljoin, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -119,10 +120,10 @@ class RateLimiter:
         self._next = 0.0
         self._queue = asyncio.Lock()
 
-    async def __aenter__(self) -> None:
-        if not self._gap_s:
-            await self._slots.acquire()
-            return
+    def __aenter__(self) -> Awaitable[object]:
+        return self._take_turn() if self._gap_s else self._slots.acquire()
+
+    async def _take_turn(self) -> None:
         async with self._queue:  # whoever waits for the clock holds no slot
             await asyncio.sleep(self._next - time.monotonic())
             await self._slots.acquire()
@@ -144,9 +145,9 @@ async def retry(
     `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: the
     message for a TimeoutError. No try begins after `ends`. Raises NoReply when all tries failed.
     """
-    failure, tries = NoReply(""), 0
+    failure, tries = None, 0
     for attempt in range(retries + 1):
-        wait_s = min(failure.retry_after_s, LONGEST_RETRY_AFTER_S) + pause_s(attempt) if attempt else 0.0
+        wait_s = min(failure.retry_after_s, LONGEST_RETRY_AFTER_S) + pause_s(attempt) if failure else 0.0
         if time.monotonic() + wait_s >= ends:
             break
         if attempt:
@@ -162,18 +163,19 @@ async def retry(
             failure = error
         if failure.lasting:
             break
+    failure = failure or NoReply("")  # the time was up before the first try
     words = f"{failure} ({tries} {'try' if tries == 1 else 'tries'})"
     raise NoReply(words, failure.malformed, 0.0, max(0, tries - 1), failure.lasting, failure.late)
 
 
-async def retrying(limits: Limits, message: str, once: _Try[T]) -> tuple[T, int]:
-    """Retry as for tools and graders. Jitter follows from `message`: equal runs pause equally,
-    neighbors do not."""
+def retrying(limits: Limits, message: str, once: _Try[T]) -> Coroutine[Any, Any, tuple[T, int]]:
+    """Retry as for tools and graders; await the result. Jitter follows from `message`: equal runs
+    pause equally, neighbors do not."""
 
     def pause_s(attempt: int) -> float:
         return BACKOFF_S * 2 ** (attempt - 1) * random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
 
-    return await retry(once, limits.retries, pause_s, f"no reply within {limits.timeout_key} = {limits.timeout_s:g} s")
+    return retry(once, limits.retries, pause_s, f"no reply within {limits.timeout_key} = {limits.timeout_s:g} s")
 
 
 def retry_after(value: str | None) -> float:
@@ -214,10 +216,16 @@ server, and 500 more connections cost a third of the time."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Where to get the reply to one message: at the target, until a 303 names another address."""
+class _Message:
+    """One message, kept across tries: what a server has accepted is not posted again."""
 
+    target: Target
+    payload: bytes
+    headers: dict[str, str]
+    name: str
+    """The rollout's trace id and the message's key."""
     url: str
+    """Where to get the reply: at the target, until a 303 names another address."""
     moved: bool = False
 
 
@@ -283,66 +291,64 @@ class HttpClient:
             raise_if_dead=raise_if_dead or _nothing,
         )
 
-    async def post(
+    def post(
         self, target: Target, payload: bytes, envelope: Envelope, key: str, read: Callable[[Reply], T]
-    ) -> tuple[T, int]:
-        """Post the payload; return what `read` makes of the reply, and the number of retries. `key`
-        names the message within its rollout: the call_id, or grade, start, end.
+    ) -> Coroutine[Any, Any, tuple[T, int]]:
+        """Post the payload; awaited, return what `read` makes of the reply, and the number of
+        retries. `key` names the message within its rollout: the call_id, or grade, start, end.
 
         Raises NoReply when the retries are spent, InfrastructureError when going on is pointless.
         """
-        message = f"{envelope.context.trace_id} {key}"
-        asked = _Asked(target.url)  # kept across tries: what a server has accepted is not posted again
+        name = f"{envelope.context.trace_id} {key}"
+        message = _Message(target, payload, {**target.headers, **envelope.headers}, name, target.url)
+        return retrying(target.limits, name, lambda attempt: self._try(message, attempt, read))
 
-        async def once(attempt: int) -> T:
-            async with target.rate_limiter:
-                sent = {**target.headers, **envelope.headers}
-                if attempt:
-                    sent["X-RFT-Retry"] = str(attempt)
-                if self._signer:
-                    sent |= self._signer.sign(message, payload)
-                try:
-                    async with asyncio.timeout(target.limits.timeout_s):
-                        return read(await self._once(target, asked, payload, sent))
-                except (aiohttp.ClientError, OSError) as error:
-                    if isinstance(error, TimeoutError):
-                        raise
-                    target.raise_if_dead()
-                    raise NoReply(target.secrets.redact(f"{type(error).__name__}: {error}")) from None
+    async def _try(self, message: _Message, attempt: int, read: Callable[[Reply], T]) -> T:
+        target, sent = message.target, message.headers
+        async with target.rate_limiter:
+            if attempt:
+                sent = {**sent, "X-RFT-Retry": str(attempt)}
+            if self._signer:
+                sent = sent | self._signer.sign(message.name, message.payload)
+            try:
+                async with asyncio.timeout(target.limits.timeout_s):
+                    return read(await self._reply(message, sent))
+            except (aiohttp.ClientError, OSError) as error:
+                if isinstance(error, TimeoutError):
+                    raise
+                target.raise_if_dead()
+                raise NoReply(target.secrets.redact(f"{type(error).__name__}: {error}")) from None
 
-        return await retrying(target.limits, message, once)
-
-    async def _once(self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]) -> Reply:
-        hops = 0
+    async def _reply(self, message: _Message, sent: Mapping[str, str]) -> Reply:
+        target, hops = message.target, 0
         while True:  # the try's deadline ends it
-            reply, response = await self._exchange(target, asked, payload, sent)
-            pause_s = retry_after(response.get("Retry-After"))
+            async with self._request(message, sent) as response:
+                reply = await _read(response, target)
+            if reply.status < 300:
+                return reply
+            pause_s = retry_after(response.headers.get("Retry-After"))
             if reply.status == 401:
                 why = f"HTTP 401: {clip(reply.body)}"
                 raise InfrastructureError(f"the server refuses our key ({why}). Fix the headers in {target.where}.")
             if reply.status in TRANSIENT:
                 raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}", retry_after_s=pause_s)
-            if not 300 <= reply.status < 400:
+            if reply.status >= 400:
                 return reply
-            asked.url = _next_address(reply.status, response.get("Location", ""), asked.url, target.secrets)
-            asked.moved = True
+            message.url = _next_address(reply.status, response.headers.get("Location", ""), message.url, target.secrets)
+            message.moved = True
             patience_s = min(BACKOFF_S * 2 ** min(hops - 1, 10), LONGEST_HOP_S) if hops else 0.0
             await asyncio.sleep(max(min(pause_s, LONGEST_RETRY_AFTER_S), patience_s))
             hops += 1
 
-    async def _exchange(
-        self, target: Target, asked: _Asked, payload: bytes, sent: Mapping[str, str]
-    ) -> tuple[Reply, Mapping[str, str]]:
-        """Send one request; return the reply and its headers."""
+    def _request(
+        self, message: _Message, sent: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("open the client with `async with`")
-        if asked.moved:
+        if message.moved:
             without_body = {name: value for name, value in sent.items() if name.lower() not in headers.OF_THE_BODY}
-            request = self._session.get(asked.url, headers=without_body, allow_redirects=False)
-        else:
-            request = self._session.post(asked.url, data=payload, headers=sent, allow_redirects=False)
-        async with request as response:
-            return await _read(response, target), response.headers
+            return self._session.get(message.url, headers=without_body, allow_redirects=False)
+        return self._session.post(message.url, data=message.payload, headers=sent, allow_redirects=False)
 
 
 def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str:
@@ -369,7 +375,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 async def _read(response: aiohttp.ClientResponse, target: Target) -> Reply:
     """Read at most max_reply_bytes of the body; the rest of a larger one is not read."""
     limit, body = target.limits.max_reply_bytes, bytearray()
-    async for chunk in response.content.iter_chunked(65536):
+    while chunk := await response.content.readany():
         body += chunk
         if len(body) > limit:
             response.close()

@@ -65,7 +65,7 @@ def of_rollout(context: RolloutContext) -> dict[str, str]:
         "X-RFT-Split": _WIRE_SPLIT.get(context.split, context.split),
         "X-RFT-Attempt": str(context.attempt),
     }
-    if bad := [name for name, value in given.items() if not re.fullmatch(r"[\x20-\x7e]*", value)]:
+    if bad := [name for name, value in given.items() if not (value.isascii() and value.isprintable())]:
         names = ", ".join(bad)
         raise ValueError(f"{names}: a header's value must be ASCII, without newlines or other control characters")
     return {name: value for name, value in given.items() if value}

@@ -25,6 +25,35 @@ def test_products_are_pytorchs(tokens: int, weight: torch.Tensor):
     assert torch.equal(residual, before), "what it adds to is left as it was"
 
 
+@pytest.mark.skipif(not onednn.serves(WEIGHT), reason="this build of PyTorch has no such product")
+def test_a_packed_weight_gives_the_same_products_and_each_row_the_same_bits_beside_any_others():
+    packed, x = onednn.packed(WEIGHT), torch.randn(64, 500, generator=torch.Generator().manual_seed(3))
+    assert packed is not None
+    bias, residual = torch.randn(len(WEIGHT)), torch.randn(64, len(WEIGHT))
+    close = {"rtol": 0, "atol": 2e-4}
+    found = onednn.linear(x, packed, bias)
+    torch.testing.assert_close(found, functional.linear(x, WEIGHT, bias), **close)
+    torch.testing.assert_close(
+        onednn.linear_onto(residual, x, packed), residual + functional.linear(x, WEIGHT), **close
+    )
+    for rows in (1, 5, 33):
+        assert torch.equal(onednn.linear(x[:rows], packed, bias), found[:rows])
+
+
+def test_a_packed_weight_is_a_copy():
+    weight = WEIGHT.clone()
+    if (packed := onednn.packed(weight)) is None:
+        pytest.skip("this build of PyTorch packs no weights")
+    before = onednn.linear(torch.ones(1, 500), packed)
+    weight.zero_()
+    assert torch.equal(onednn.linear(torch.ones(1, 500), packed), before)
+
+
+@pytest.mark.parametrize("weight", [WEIGHT[:10], WEIGHT.bfloat16(), WEIGHT.T])
+def test_what_packing_would_not_speed_up_is_not_packed(weight: torch.Tensor):
+    assert onednn.packed(weight) is None
+
+
 @pytest.mark.parametrize(
     "weight", [WEIGHT[:10], WEIGHT.bfloat16(), WEIGHT.T], ids=["small", "bfloat16", "not in order"]
 )

@@ -279,6 +279,9 @@ class Slow:
     def __init__(self, inner: Forward, row_s: float):
         self.inner, self.row_s = inner, row_s
 
+    def begun(self) -> Slow:
+        return self
+
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
         time.sleep(self.row_s * len(feeds))
         return self.inner.prefill(slots, feeds)

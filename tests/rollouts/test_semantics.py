@@ -180,6 +180,9 @@ class Script:
         self._chat, self._size = chat, len(chat.tokenizer)
         self._turns = iter(Turn(one) if isinstance(one, str) else one for one in turns)
 
+    def begun(self) -> Script:
+        return self
+
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
         assert len(feeds) == 1
         self._turn, self._place = next(self._turns), 0

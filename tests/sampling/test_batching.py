@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from rft.rollouts.beside import LoopBeside
 from rft.rollouts.policy import PolicyFailed
 from rft.sampling.batching import Batch, Row
 from rft.types import Reading, Sampled, ToolCall, ToolResult
@@ -30,7 +31,10 @@ class Recorded:
 
     @property
     def speaking(self) -> bool:
-        return bool(self.seatable(list(self.left)))
+        return bool(self._now())
+
+    def _now(self) -> list[int]:
+        return self.seatable([row for row, tokens in self.left.items() if tokens])
 
     def seatable(self, rows: Sequence[int]) -> list[int]:
         free = self.slots - len(self.seated)
@@ -42,7 +46,7 @@ class Recorded:
         self.left[row] = max_new
 
     def advance(self) -> list[int]:
-        now = self.seatable(list(self.left))
+        now = self._now()
         self.seated.update(now)
         self.together.append(sorted(now))
         self.threads.add(threading.current_thread().name)
@@ -209,3 +213,57 @@ def test_results_go_to_their_own_row():
     assert rows[1].append([ToolCall("c", "f", "{}")], [ToolResult("c", "x")]) == (0,)
     assert rows[1].prompt_ids == (1,)
     rows[1].close()  # outside of any loop
+
+
+class Slow:
+    """Two dialogues behind a barrier: row 1's first turn is long, and tools take their time."""
+
+    def __init__(self, tool_s: float = 0.0):
+        self.session, self.tool_s = Recorded(2, token_s=0.02), tool_s
+        self.heard: dict[tuple[int, int], float] = {}
+
+    async def play(self) -> None:
+        rows = Batch(self.session, True).dialogues()
+        await asyncio.gather(*(self._one(row, number) for number, row in enumerate(rows)))
+
+    async def _one(self, row: Row, number: int) -> None:
+        for turn, length in enumerate(((2, 2), (20, 2))[number]):
+            await row.sample(length, 10.0)
+            self.heard[number, turn] = time.monotonic()
+            await asyncio.sleep(self.tool_s * (2 - number))
+        row.close()
+
+
+def test_behind_the_barrier_a_turn_that_ended_is_handed_over_while_others_speak():
+    """Its tool answers meanwhile."""
+    world = Slow(0.1)
+    with LoopBeside() as beside:
+        beside.run(world.play())
+    assert world.heard[1, 0] - world.heard[0, 0] > 0.2
+    assert world.heard[0, 1] - world.heard[1, 0] < 0.25, "row 0's tool had answered long before"
+
+
+@pytest.mark.parametrize("tool_s", [0.0, 0.15])
+@pytest.mark.parametrize("has_a_loop_beside", [True, False])
+def test_who_speaks_together_behind_the_barrier_never_depends_on_the_tools(tool_s: float, has_a_loop_beside: bool):
+    world = Slow(tool_s)
+    if has_a_loop_beside:
+        with LoopBeside() as beside:
+            beside.run(world.play())
+    else:
+        asyncio.run(world.play())
+    assert world.session.together == [[0, 1]] * 2 + [[1]] * 18 + [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_with_a_loop_beside_the_thread_that_asked_decodes(barrier: bool):
+    session = Recorded(1)
+
+    async def speak() -> None:
+        [row] = Batch(session, barrier).dialogues()
+        await row.sample(3, 10.0)
+        row.close()
+
+    with LoopBeside() as beside:
+        beside.run(speak())
+    assert session.threads == {threading.current_thread().name}

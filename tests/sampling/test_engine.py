@@ -67,7 +67,11 @@ class Counting:
     """A forward that notes how many tokens it was told, and how many rows it stepped."""
 
     def __init__(self, engine: Engine):
-        self.inner, self.told, self.stepped = engine.forward, [], []
+        self.whole, self.told, self.stepped = engine.forward, [], []
+
+    def begun(self) -> Counting:
+        self.inner = self.whole.begun()
+        return self
 
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
         self.told += [len(feed.ids) for feed in feeds]
@@ -449,3 +453,21 @@ def test_a_token_that_cannot_be_is_never_drawn(uniform: float, possible: list[in
     tokens, logprobs = sampler.draw(logits, torch.tensor([uniform]))
     assert tokens.item() in possible
     assert torch.isfinite(logprobs).all()
+
+
+def test_slots_are_used_again_by_the_next_session_only_once_theirs_is_gone_and_show_nothing_of_it(
+    parts: tuple[Any, Chat],
+):
+    engine, fresh = Engine(*parts, small_policy.device()), Engine(*parts, small_policy.device())
+    first = engine.session(PROMPTS, SEEDS, 1.0, 160)
+    expected = [one.ids for one in fresh.session(PROMPTS, SEEDS, 1.0, 160).sample([0, 1, 2], 12)]
+    assert [one.ids for one in first.sample([0, 1, 2], 12)] == expected
+    slots = first._slots
+    beside = engine.session(PROMPTS, SEEDS, 1.0, 160)
+    beside.sample([0, 1, 2], 2)
+    assert beside._slots is not slots
+    slots = beside._slots
+    del first, beside
+    again = engine.session(PROMPTS, SEEDS, 1.0, 160)
+    assert [one.ids for one in again.sample([0, 1, 2], 12)] == expected
+    assert again._slots is slots

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -234,6 +235,23 @@ def test_health_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 # -- the process -----------------------------------------------------------------------------------
+BATCH = 500
+
+
+def test_a_whole_batch_may_connect_at_once(tmp_path: Path):
+    """The server is stopped, so that nothing but the kernel's queue takes the connections."""
+    if int(Path("/proc/sys/net/core/somaxconn").read_text()) < BATCH:
+        pytest.skip("this machine's kernel drops connections at a lower number")
+    command = [sys.executable, "-m", "rft.tools.server", str(tiny_recipe.make(tmp_path)), "--parent", str(os.getpid())]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server, ExitStack() as stack:
+        stack.callback(server.kill)
+        assert server.stdout is not None
+        host, _, port = server.stdout.readline().split()[1].partition(":")
+        server.send_signal(signal.SIGSTOP)
+        for _ in range(BATCH):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=0.9))  # one dropped needs 1 s
+
+
 BY_A_STAGE = ("rft.tools.server",)
 BY_HAND = ("flows.cli", "serve-tools")
 

@@ -1,0 +1,104 @@
+"""The loop between two products of a decoding step computes what PyTorch's operations do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from rft.kernels import decoding
+
+needs_the_loop = pytest.mark.skipif(not decoding.serves(), reason="no GNU OpenMP behind this build of PyTorch")
+
+
+@dataclass
+class World:
+    """Random rows, and what attention needs of them."""
+
+    rows: int = 5
+    heads: int = 2
+    group: int = 3
+    dim: int = 8
+    length: int = 20
+    normed: bool = True
+    seed: int = 0
+    size: float = 1.0
+    slots: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self):
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def random(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator)
+
+        shape = (self.rows + 2, self.heads, self.length, self.dim)
+        self.slots = [random(*shape), random(*shape)]
+        self.qkv = random(self.rows, (self.group + 2) * self.heads * self.dim) * self.size
+        self.positions = torch.randint(self.length, (self.rows,), generator=generator)
+        self.tables = random(self.length, self.dim), random(self.length, self.dim)
+        self.norms = random(2, self.dim) if self.normed else None
+
+    def played(self, attend: object) -> list[torch.Tensor]:
+        """The output, and both slots after it."""
+        keys, values = (one.clone() for one in self.slots)
+        out = attend(self.qkv, keys, values, self.positions, *self.tables, self.norms, 1e-6)  # type: ignore[operator]
+        return [out, keys, values]
+
+
+@needs_the_loop
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=some.integers(1, 9),
+    heads=some.integers(1, 3),
+    group=some.integers(1, 5),
+    half=some.integers(1, 33),
+    length=some.integers(1, 70),
+    normed=some.booleans(),
+    seed=some.integers(0, 99),
+)
+def test_the_loop_computes_what_pytorchs_operations_do(
+    rows: int, heads: int, group: int, half: int, length: int, normed: bool, seed: int
+):
+    world = World(rows, heads, group, 2 * half, length, normed, seed)
+    for found, expected in zip(world.played(decoding.attend), world.played(decoding.reference), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_the_loop
+def test_scores_far_apart_neither_overflow_nor_vanish():
+    world = World(normed=False, size=40.0, length=50)
+    for found, expected in zip(world.played(decoding.attend), world.played(decoding.reference), strict=True):
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@needs_the_loop
+def test_only_a_rows_own_tokens_are_read_and_only_its_place_is_written():
+    world = World()
+    clean = world.played(decoding.attend)
+    seen = torch.arange(world.length) <= world.positions[:, None]
+    for slots in world.slots:
+        slots[: world.rows].masked_fill_(~seen[:, None, :, None], float("nan"))
+        slots[world.rows :] = float("nan")
+    out, keys, _ = world.played(decoding.attend)
+    assert torch.equal(out, clean[0])
+    written = ~torch.isclose(keys, world.slots[0], equal_nan=True).all(-1).all(1)
+    expected = torch.zeros_like(written)
+    expected[torch.arange(world.rows), world.positions] = True
+    assert torch.equal(written, expected)
+
+
+@needs_the_loop
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_the_number_of_threads_changes_no_bit(threads: int):
+    world, before = World(), torch.get_num_threads()
+    expected = world.played(decoding.attend)
+    try:
+        torch.set_num_threads(threads)
+        found = world.played(decoding.attend)
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, found, expected))
