@@ -72,7 +72,8 @@ def look(setup: Setup) -> Finding:
     need, disk = memory_need(shape, params, description), disk_need(shape, params)
     where = _device(params.policy)
     free = available_memory(where)
-    if params.train.gradient_checkpointing == "auto" and params.train.processes == 1 and sum(need.values()) > free:
+    is_auto = params.train.gradient_checkpointing == "auto" and params.train.processes == 1
+    if is_auto and sum(need.values()) > TIGHT * free:  # as training will do
         saving = params.train.model_copy(update={"gradient_checkpointing": True})
         params = params.model_copy(update={"train": saving})
         need = memory_need(shape, params, description)
@@ -102,6 +103,8 @@ def look(setup: Setup) -> Finding:
         f"{shape.parameters / 1e6:.1f} M parameters need about {_gib(sum(need.values()))} of {_gib(free)} memory "
         f"and {_gib(sum(disk.values()))} of {_gib(free_disk)} disk"
     )
+    if is_auto and params.train.gradient_checkpointing is True:
+        words += ", with activations computed again (train.gradient_checkpointing: auto)"
     return together(
         problems,
         words,
@@ -265,8 +268,8 @@ def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again
         "optimizer": "Set train.weights: lora, or lower train.lora.r.",
         "gradients": "Set train.weights: lora, or lower train.lora.r.",
         "keys and values": "Lower rollout.batch or rollout.max_tokens.",
-        "activations": "Lower train.microbatch_tokens or rollout.max_tokens, or set "
-        "train.gradient_checkpointing: true.",
+        "activations": "Lower train.microbatch_tokens or rollout.max_tokens"
+        + ("." if params.train.gradient_checkpointing is True else ", or set train.gradient_checkpointing: true."),
         "logits of a draw": "Lower rollout.batch.",
     }
     largest = max((name for name in need if name in helps), key=lambda name: need[name])
