@@ -114,9 +114,9 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     from rft.trainer.learner import Learner
 
     heap.ROOM = math.inf  # as where memory is short
-    params = _params(case, folder)
+    params = params_of(case, folder)
     device = weights.prepare_process(params.policy)
-    network = _network(case, folder, device)
+    network = network_of(case, folder, device)
     marks = {"loaded": _peak(device)}
     learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
     sampler: Any = Engine(weights.sampler_copy(learner.model), _NoEnd(), device)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     for step in range(2):
         rows = _sampled(sampler, prompts, case)
         marks[f"sampled {step + 1}"] = _peak(device)
-        _learn(learner, prompts, rows, case)
+        learn(learner, prompts, rows, case)
         weights.sync(learner.model, sampler.model)
         sampler.model.eval()
         marks[f"learned {step + 1}"] = _peak(device)
@@ -143,7 +143,7 @@ def _peak(device: Any) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _params(case: Case, folder: Path) -> Any:
+def params_of(case: Case, folder: Path) -> Any:
     import yaml
 
     from rft import config
@@ -161,7 +161,7 @@ def _params(case: Case, folder: Path) -> Any:
     return config.parse(found, "params.yaml")
 
 
-def _network(case: Case, folder: Path, device: Any) -> Any:
+def network_of(case: Case, folder: Path, device: Any) -> Any:
     """Load the model from its folder, where a random one is written first, by another process: this
     one's memory is measured."""
     from transformers import AutoModelForCausalLM
@@ -193,7 +193,7 @@ def _sampled(sampler: Any, prompts: list[list[int]], case: Case) -> list[list[in
     return [list(session._turn[row].ids) for row in rows]
 
 
-def _learn(learner: Any, prompts: list[list[int]], said: list[list[int]], case: Case) -> None:
+def learn(learner: Any, prompts: list[list[int]], said: list[list[int]], case: Case) -> None:
     """Learn from two microbatches of what was sampled, again and again the same."""
     from rft.trainer.packing import Counted, TrainingSample
 

@@ -204,8 +204,10 @@ class Train(Section):
     a group whose samples fit computes its prompt once. The metric `packing/shared_share` is the
     share of rollouts that shared their prompt.
     """
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, more time."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute activations again in the backward pass: less memory, more time, and on a CPU the same
+    bytes. auto: from the first microbatch on that would not fit otherwise, by an estimate of its
+    memory against what is free; with several processes never."""
     processes: int = Field(default=1, ge=1)
     """Learner processes, one per GPU."""
     checkpoint_every: int = Field(default=10, ge=1)

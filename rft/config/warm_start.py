@@ -55,8 +55,8 @@ class WarmStart(Section):
     packing: bool = False
     """true: dialogues share a row, and a common beginning is computed once. It pays where a long
     prompt is common to all."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, more time."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute activations again in the backward pass, as train.gradient_checkpointing says."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints, which is the most that a kill can cost."""
 

@@ -16,8 +16,8 @@ in a fixed order, and says of each what it saw and what to do:
     serving.py          the policy's server, if there is one: a turn, a burst of them, an adapter
     notify.py           the servers of those who are told, without sending anything
     template.py         prefixes kept from turn to turn, calls read back, room in the context
-    capacity.py         memory and disk, estimated from the model's shape alone
-    activations.py      the part of the memory that a microbatch's passes need
+    capacity.py         memory and disk, estimated from the model's shape alone; what a
+                        microbatch's passes need is in rft/trainer/activations.py
     learning.py         one optimizer step, in memory: weights change, the base does not, sampler
                         and trainer agree
     hours.py            roughly how long each stage will take, at the speed of that step

@@ -15,7 +15,7 @@ On top comes the larger of two:
                 they are copied, a layer's view of them, the logits of a draw, and on a CPU in
                 float32 the packed weights (rft/sampling/decode.py); nothing here where a server
                 samples
-    learning    gradients (T) and a microbatch's passes (rft/doctor/activations.py)
+    learning    gradients (T) and a microbatch's passes (rft/trainer/activations.py)
 
 Against it stands what is free now, in the machine and in this process's cgroup, or on the GPU. Disk
 holds the shelves, DVC's copy of them, checkpoints (the new one beside the old) and the rollout log.
@@ -37,7 +37,7 @@ from rft.models import heap
 from rft.models.shape import skeleton
 
 if TYPE_CHECKING:
-    from rft.doctor.activations import Microbatch
+    from rft.trainer.activations import Microbatch
 
 TIGHT = 0.8
 GIB = 2**30
@@ -73,6 +73,11 @@ def look(setup: Setup) -> Finding:
     need, disk = memory_need(shape, params, description), disk_need(shape, params)
     where = _device(params.policy)
     free = available_memory(where)
+    is_auto = params.train.gradient_checkpointing == "auto" and params.train.processes == 1
+    if is_auto and sum(need.values()) > TIGHT * free:  # as training will do
+        saving = params.train.model_copy(update={"gradient_checkpointing": True})
+        params = params.model_copy(update={"train": saving})
+        need = memory_need(shape, params, description)
     free_disk = shutil.disk_usage(Path.cwd()).free
 
     def again(section: str, key: str, value: int) -> int:
@@ -99,6 +104,8 @@ def look(setup: Setup) -> Finding:
         f"{shape.parameters / 1e6:.1f} M parameters need about {_gib(sum(need.values()))} of {_gib(free)} memory "
         f"and {_gib(sum(disk.values()))} of {_gib(free_disk)} disk"
     )
+    if is_auto and params.train.gradient_checkpointing is True:
+        words += ", with activations computed again (train.gradient_checkpointing: auto)"
     return together(
         problems,
         words,
@@ -153,7 +160,7 @@ def num_trained(shape: Shape, section: config.Train) -> int:
 
 def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[str, int]:
     """Bytes by what they are for."""
-    from rft.doctor import activations
+    from rft.trainer import activations
 
     train, on_gpu = params.train, _device(params.policy) == "cuda"
     trained, is_lora = num_trained(shape, train), train.weights == "lora"
@@ -195,7 +202,7 @@ def _slots(shape: Shape, params: config.Params, width: int) -> tuple[int, int]:
 
 def microbatch(params: config.Params) -> Microbatch:
     """Of long rollouts: `own` is all that the policy may write, or all of the row."""
-    from rft.doctor.activations import Microbatch
+    from rft.trainer.activations import Microbatch
 
     rollout, width = params.rollout, longest(params)
     own = min(rollout.max_turns * rollout.max_turn_tokens, width - 1)
@@ -265,8 +272,8 @@ def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again
         "optimizer": "Set train.weights: lora, or lower train.lora.r.",
         "gradients": "Set train.weights: lora, or lower train.lora.r.",
         "keys and values": "Lower rollout.batch or rollout.max_tokens.",
-        "activations": "Lower train.microbatch_tokens or rollout.max_tokens, or set "
-        "train.gradient_checkpointing: true.",
+        "activations": "Lower train.microbatch_tokens or rollout.max_tokens"
+        + ("." if params.train.gradient_checkpointing is True else ", or set train.gradient_checkpointing: true."),
         "logits of a draw": "Lower rollout.batch.",
         "packed weights": "Choose a smaller model, or let a server sample (policy.server).",
     }

@@ -24,6 +24,8 @@ and gradients depends on N, never on V.
     linear_policy_loss    the same, and the clipped loss of GRPO, Dr. GRPO and DAPO in the same
                           pass; they differ in `share_N` alone
     reference             both in plain torch, for a CPU and as the standard in tests and timings
+    chunked               both in plain torch, a slab of the vocabulary at a time, for a CPU; where
+                          the logits are more than one chunk
     fused                 both as autograd functions over the kernels; loaded only for a GPU
     programs              the kernels, in Triton
     tiles                 how large the tiles are on which chip
@@ -39,7 +41,7 @@ from types import ModuleType
 import torch
 
 from rft.errors import UserError
-from rft.kernels import reference
+from rft.kernels import chunked, reference
 
 
 def linear_logprobs(
@@ -48,15 +50,21 @@ def linear_logprobs(
     ids_N: torch.Tensor,
     temperature: float = 1.0,
     with_entropy: bool = True,
+    in_place: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the log-probability of each chosen id, with gradient, and the entropy in nats (None if
     not asked for), without. Both float32.
 
+    `in_place`: `backward()` may add the gradient of a weight that is a leaf to its `grad` itself,
+    so that there is no second one of its size. Then `torch.autograd.grad` and hooks see none.
     On a GPU an id outside the vocabulary gives NaN, because a check would stop the stream.
     Elsewhere torch raises an error.
     """
     check(hidden_ND, weight_VD, ids_N, temperature)
-    return _path(hidden_ND).linear_logprobs(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
+    path, more = _path(hidden_ND, weight_VD), {}
+    if path is chunked and in_place and weight_VD.is_leaf:
+        more = {"in_place": True}
+    return path.linear_logprobs(hidden_ND, weight_VD, ids_N, temperature, with_entropy, **more)
 
 
 def linear_policy_loss(
@@ -77,7 +85,7 @@ def linear_policy_loss(
     factor per token.
     """
     check(hidden_ND, weight_VD, ids_N, temperature, old_N, advantage_N, share_N)
-    return _path(hidden_ND).linear_policy_loss(
+    return _path(hidden_ND, weight_VD).linear_policy_loss(
         hidden_ND, weight_VD, ids_N, old_N, advantage_N, share_N, clip_low, clip_high, temperature
     )
 
@@ -104,12 +112,12 @@ def _on_a_gpu(hidden_ND: torch.Tensor) -> bool:
     return hidden_ND.device.type == "cuda" and not torch.version.hip
 
 
-def _path(hidden_ND: torch.Tensor) -> ModuleType:
+def _path(hidden_ND: torch.Tensor, weight_VD: torch.Tensor) -> ModuleType:
     if not _on_a_gpu(hidden_ND):
-        return reference
+        return reference if chunked.fits(len(hidden_ND), len(weight_VD)) else chunked
     try:
         from rft.kernels import fused
     except ImportError as error:
-        remedy = "Install it, or call rft.kernels.reference, which holds N x V logits."
+        remedy = "Install it, or call rft.kernels.chunked, which is slower."
         raise UserError(f"the GPU path needs Triton ({error}). {remedy}") from error
     return fused

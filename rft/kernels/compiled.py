@@ -50,6 +50,10 @@ def _pointer(kind: Any) -> Any:
     return generate
 
 
+_PLAIN: Any = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
+"""Sums in any order; NaN stays NaN. Nothing raises: these threads have no Python to raise in."""
+
+
 @_intrinsic
 def _floats(context: Any, address: Any) -> Any:
     """Take an address as that of float32 numbers."""
@@ -74,7 +78,7 @@ def _float_of(context: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@njit(fastmath=True, inline="always")
+@njit(**_PLAIN, inline="always")
 def _exp(x: Any) -> Any:
     """Compute e^x for x <= 0, to 1e-6: 2^n times a polynomial of the rest. The C library's takes
     one number at a time, this a register full."""
@@ -92,7 +96,16 @@ def _exp(x: Any) -> Any:
     return p * _float_of(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
 
 
-@njit(fastmath=True)
+@njit(fastmath=True, error_model="numpy")
+def _most(scores_T: Any, length: Any) -> Any:
+    """Return the largest of the first scores; any number where one of them is NaN."""
+    most = scores_T[0]
+    for t in range(length):
+        most = max(most, scores_T[t])
+    return most
+
+
+@njit(**_PLAIN)
 def _turn(x_D: Any, norm_D: Any, is_normed: bool, eps: Any, cos_D: Any, sin_D: Any, out_D: Any) -> None:
     """Normalize a head, if the model does, and rotate it."""
     dim = len(x_D)
@@ -114,7 +127,7 @@ def _turn(x_D: Any, norm_D: Any, is_normed: bool, eps: Any, cos_D: Any, sin_D: A
             out_D[d + half] = high * cos_D[d + half] + low * sin_D[d + half]
 
 
-@njit(fastmath=True)
+@njit(**_PLAIN)
 def _attend(q_GD: Any, keys_TD: Any, values_TD: Any, length: Any, scale: Any, scores_GT: Any, out_GD: Any) -> None:
     """Attend to the first `length` tokens, which are read once for all heads of a group."""
     group, dim = q_GD.shape
@@ -125,9 +138,7 @@ def _attend(q_GD: Any, keys_TD: Any, values_TD: Any, length: Any, scale: Any, sc
                 score += q_GD[g, d] * keys_TD[t, d]
             scores_GT[g, t] = score * scale
     for g in range(group):
-        most = scores_GT[g, 0]
-        for t in range(length):
-            most = max(most, scores_GT[g, t])
+        most = _most(scores_GT[g], length)
         total = np.float32(0)
         for t in range(length):
             weight = _exp(scores_GT[g, t] - most)
@@ -144,7 +155,7 @@ def _attend(q_GD: Any, keys_TD: Any, values_TD: Any, length: Any, scale: Any, sc
                 out_GD[g, d] += weight * values_TD[t, d]
 
 
-@cfunc(types.void(types.CPointer(types.int64)), cache=True)
+@cfunc(types.void(types.CPointer(types.int64)), cache=True, error_model="numpy")
 def _share(address: Any) -> None:
     """Do one thread's share: some rows and key/value heads of them."""
     a = carray(address, 18)

@@ -1,9 +1,10 @@
 """The kernels' functions in plain torch: the standard that they are tested and timed against, and
-the path without a GPU.
+the path without a GPU for few tokens or a small vocabulary.
 
-It holds the N x V logits up to three times. With a small vocabulary or few tokens that is the
-fastest way as well. The head's product is in the model's own type, as in the model itself; in
-bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter, give float32.
+It holds the N x V logits up to three times. As long as they are small, that is the fastest way as
+well; `chunked` takes over where they are not. The head's product is in the model's own type, as in
+the model itself; in bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter,
+give float32.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """
@@ -51,6 +52,18 @@ def linear_policy_loss(
     log-probabilities and entropy, without."""
     logprobs_N, entropy_N = linear_logprobs(hidden_ND, weight_VD, ids_N, temperature)
     assert entropy_N is not None
+    return clipped(logprobs_N, old_N, advantage_N, share_N, clip_low, clip_high), logprobs_N.detach(), entropy_N
+
+
+def clipped(
+    logprobs_N: torch.Tensor,
+    old_N: torch.Tensor,
+    advantage_N: torch.Tensor,
+    share_N: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+) -> torch.Tensor:
+    """Return the clipped loss of these log-probabilities, with gradient."""
     ratio_N = torch.exp(logprobs_N - old_N)
     gain_N = torch.minimum(ratio_N * advantage_N, ratio_N.clamp(1 - clip_low, 1 + clip_high) * advantage_N)
-    return -(share_N * gain_N).sum(), logprobs_N.detach(), entropy_N
+    return -(share_N * gain_N).sum()

@@ -38,7 +38,9 @@ _SPENT = ("out of memory", "can't allocate memory", "cannot allocate memory", "n
 
 _TRIM, _MAP = -1, -3
 """mallopt's names for the sizes from which free memory at the end, and freed buffers, go back."""
-_NEVER, _LARGE = 1 << 30, 1 << 20
+_NEVER, _LARGE = 1 << 30, 1 << 17
+"""What is given back: buffers from 128 KiB on. With 1 MiB, holes grew between the smaller ones: two
+steps of a Qwen3 of 12 layers took 1,489 MB at their height instead of 1,214, in the same time."""
 
 
 def keep() -> None:

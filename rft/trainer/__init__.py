@@ -11,6 +11,7 @@
     logprobs      log-probabilities of completion tokens
     forward       hidden states with less work, for the embedded policy's architecture
     critic        the value of a state, for PPO
+    activations   what a microbatch's passes need in memory
     learner       one optimizer step
     schedule      its learning rate
     distributed   the same step on several processes

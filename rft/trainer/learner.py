@@ -36,7 +36,7 @@ from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.models import heap, weights
 from rft.models.shape import num_positions
-from rft.trainer import forward, sharding
+from rft.trainer import activations, forward, sharding
 from rft.trainer.critic import Critic
 from rft.trainer.distributed import Processes
 from rft.trainer.logprobs import Scored, own_logprobs
@@ -89,7 +89,8 @@ class Learner:
             self.team.order("learner", copy.deepcopy(network).cpu(), section, norm_length, device.type)
         self.bfloat16 = device.type == "cuda" and next(network.parameters()).dtype == torch.bfloat16
         self.model = weights.trainable(network.float() if section.weights == "full" else network, section)
-        if section.gradient_checkpointing:
+        self._largest = 0  # microbatch that was looked at, in tokens
+        if section.gradient_checkpointing is True:
             self.model.activation_checkpointing_enable()
         self._plain = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.team.same([parameter.detach() for parameter in self._plain])
@@ -144,6 +145,7 @@ class Learner:
                 if self.team.shards:
                     fill = self.team.most(len(micros)) - len(micros)
                     micros += [self._plan([[one] for one in bundles(samples)[0]], idle=True) for _ in range(fill)]
+            self._save_memory(micros)
             self._prepare(micros)
             found: dict[str, float] = {}
             for _ in range(self.section.updates):
@@ -175,6 +177,26 @@ class Learner:
             what = f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions"
             raise UserError(f"{what}. Lower rollout.max_tokens in params.yaml.")
 
+    def _save_memory(self, micros: list[_Micro]) -> None:
+        """With train.gradient_checkpointing: auto, compute activations again from now on if this
+        step's largest microbatch would not fit otherwise."""
+        is_asked = self.section.gradient_checkpointing == "auto" and self.team.size == 1
+        if not is_asked or self.model.is_activation_checkpointing:
+            return
+        largest = max((micro.layout for micro in micros), key=lambda one: one.ids_RT.numel())
+        if largest.ids_RT.numel() <= self._largest:
+            return
+        self._largest = largest.ids_RT.numel()
+        rows, width = largest.ids_RT.shape
+        micro = activations.Microbatch(rows, width, min(width - 1, -(-len(largest.ids_N) // rows)))
+        first = not self.optimizer.state
+        if (found := activations.shortage(self.model, self.section, micro, self.device, first)) is not None:
+            self.model.activation_checkpointing_enable()
+            need, free = (f"{size / 2**30:.1f} GiB" for size in found)
+            what = f"a microbatch of {rows} x {width} tokens needs about {need}, and {free} are free"
+            told = f"{what}: activations are computed again in the backward pass"
+            progress.say("train", f"{told}. Lower {self.keys}.microbatch_tokens to be faster.")
+
     def _lower(self, micros: list[_Micro]) -> tuple[str, str]:
         """Say what the largest microbatch is, and which setting makes it smaller."""
         shapes = [tuple(micro.layout.ids_RT.shape) for micro in micros]
@@ -182,7 +204,7 @@ class Learner:
         now = self.section.microbatch_tokens
         longest = max((len(one.ids) for micro in micros for one in micro.layout.samples), default=0)
         what = f"learning from a microbatch of {rows} x {wide} tokens"
-        again = "" if self.section.gradient_checkpointing else f", or set {self.keys}.gradient_checkpointing: true"
+        again = "" if self.model.is_activation_checkpointing else f", or set {self.keys}.gradient_checkpointing: true"
         if rows * wide > longest:
             lower = max(64, longest, min(now, rows * wide) // 2)
             return what, f"Lower {self.keys}.microbatch_tokens from {now} to {lower}{again}."

@@ -102,3 +102,16 @@ def test_the_number_of_threads_changes_no_bit(threads: int):
     finally:
         torch.set_num_threads(before)
     assert all(map(torch.equal, found, expected))
+
+
+@needs_the_loop
+def test_nan_stays_nan_and_nothing_raises():
+    """Damaged weights must be seen in what they give."""
+    world = World()
+    world.qkv[2, 3] = float("nan")
+    out, keys, _ = world.played(decoding.attend)
+    assert out[2].isnan().any()
+    assert out[[0, 1, 3, 4]].isfinite().all()
+    world.qkv[:] = 0.0  # norms of nothing
+    assert world.played(decoding.attend)[0].isfinite().all()
+    assert keys.isfinite().any()

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 import rft
 from rft import kernels
 from rft.errors import UserError
-from rft.kernels import reference
-from tests.kernel_cases import HIGH, LOW, Case, agree
+from rft.kernels import chunked, reference
+from tests.kernel_cases import HIGH, LOW, ROUNDED, Case, agree
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs in the process that test_in_the_interpreter starts")
@@ -124,6 +124,88 @@ def test_tiles_fit_the_chip_that_they_are_for() -> None:
             tiles = tiles_for(dtype, shared_memory)
             assert tiles.shared_bytes(dtype.itemsize) <= shared_memory
             assert min(tiles.n, tiles.v, tiles.d) >= 16
+
+
+# -- in chunks -------------------------------------------------------------------------------------
+@pytest.fixture(params=[(0, 1, 1, 4096), (90, 40, 20, 16), (400, 100, 47, 4096), (10_000, 5000, 4000, 16)], ids=str)
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slabs of a word, of two, of a few, and of all, of which none, some and all are kept."""
+    for name, size in zip(("CHUNK", "SLAB", "PART", "TOKENS"), request.param, strict=True):
+        monkeypatch.setattr(chunked, name, size)
+
+
+@here
+@pytest.mark.usefixtures("sizes")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_chunks_equal_the_reference(dtype: torch.dtype) -> None:
+    one = Case(37, 24, 45, dtype)
+    # In bfloat16 a logit is rounded before softmax, as the model's own head does it.
+    tolerance = ROUNDED if dtype == torch.float32 else 0.05
+    wanted = [x.to(dtype) for x in one.scored(reference)], [x.to(dtype) for x in one.learned(reference)]
+    agree([x.to(dtype) for x in one.scored(chunked)], wanted[0], tolerance)
+    agree([x.to(dtype) for x in one.learned(chunked)], wanted[1], tolerance)
+
+
+@here
+@pytest.mark.usefixtures("sizes")
+def test_chunks_where_one_of_the_two_learns() -> None:
+    one = Case(37, 24, 45)
+    for hidden, weight in ((True, False), (False, True), (False, False)):
+        found = []
+        for path in (chunked, reference):
+            hidden_ND, weight_VD = one.hidden_ND.clone(), one.weight_VD.clone()
+            hidden_ND.requires_grad_(hidden), weight_VD.requires_grad_(weight)
+            logprobs_N, entropy_N = path.linear_logprobs(hidden_ND, weight_VD, one.ids_N)
+            if hidden or weight:
+                (logprobs_N * one.slope_N).sum().backward()
+            gradients = [tensor.grad for tensor in (hidden_ND, weight_VD) if tensor.grad is not None]
+            found.append([logprobs_N, entropy_N, *gradients])
+        agree(*found)
+
+
+@here
+@pytest.mark.usefixtures("sizes")
+def test_a_gradient_in_place_is_added_to_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as autograd's, also for a weight that is used elsewhere, and with the graph used
+    twice."""
+    monkeypatch.setattr(chunked, "fits", lambda *_: False)
+    one, found = Case(37, 24, 45), []
+    for in_place in (True, False):
+        hidden_ND, weight_VD = one.leaves()
+        for _ in range(2):
+            logprobs_N, _ = kernels.linear_logprobs(hidden_ND, weight_VD, one.ids_N, in_place=in_place)
+            loss = (logprobs_N * one.slope_N).sum() + weight_VD.square().sum()
+            loss.backward(retain_graph=True)
+            loss.backward()
+        found.append([hidden_ND.grad, weight_VD.grad])
+    agree(*found)
+
+
+@here
+def test_an_id_outside_the_vocabulary_is_an_error_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "fits", lambda *_: False)
+    one = Case(3, 4, 5)
+    for wrong in (-1, 5):
+        with pytest.raises((IndexError, RuntimeError)):
+            kernels.linear_logprobs(one.hidden_ND, one.weight_VD, torch.tensor([0, 1, wrong]))
+
+
+@here
+@pytest.mark.parametrize("learns", [False, True])
+def test_many_logits_are_never_whole(monkeypatch: pytest.MonkeyPatch, learns: bool) -> None:
+    """All that forward and backward hold at a time is little more than a chunk, and with a frozen
+    head than a slab: of 128,000 logits. The weight's gradient is in place."""
+    from rft.trainer.activations import Held
+
+    for name, size in (("CHUNK", 32_000), ("SLAB", 6400), ("PART", 640)):
+        monkeypatch.setattr(chunked, name, size)
+    one = Case(64, 4, 2000)
+    head = torch.nn.Linear(4, 2000, bias=False).requires_grad_(learns)
+    head.weight.grad = torch.zeros(2000, 4) if learns else None
+    hidden_ND = one.hidden_ND.clone().requires_grad_()
+    with Held(head) as held:
+        kernels.linear_logprobs(hidden_ND, head.weight, one.ids_N, in_place=True)[0].sum().backward()
+    assert held.most <= 4 * (32_000 if learns else 6400) * 2
 
 
 # -- in the interpreter ----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rft.errors import RftError, UserError
+from rft.models import heap
 from rft.models import weights as model
 from rft.trainer.learner import Learner
 from rft.trainer.packing import Counted, TrainingSample
@@ -253,3 +254,33 @@ def test_seconds_are_told_by_phase():
     one.update(own(one), all_of(own(one), 12))
     assert set(one.seconds) == {"preparing", "forward", "backward", "optimizer"}
     assert all(seconds > 0 for seconds in one.seconds.values())
+
+
+# -- activations are computed again by need --------------------------------------------------------
+@pytest.mark.parametrize("weights_kind", ["lora", "full"])
+def test_activations_are_computed_again_where_memory_is_short_to_the_same_bytes(
+    weights_kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    plain = learner(weights=weights_kind)
+    given = own(plain)
+    plain.update(given, all_of(given, 12))
+    assert not plain.model.is_activation_checkpointing, "there is room"
+    monkeypatch.setattr(heap, "free_memory", lambda: 100_000)
+    saving = learner(weights=weights_kind)
+    for _ in range(2):
+        saving.update(given, all_of(given, 12))
+    assert saving.model.is_activation_checkpointing
+    told = capsys.readouterr().out
+    assert told.count("activations are computed again in the backward pass") == 1, "said once"
+    assert "Lower train.microbatch_tokens" in told
+    plain.update(given, all_of(given, 12))
+    assert all(map(torch.equal, plain.parameters, saving.parameters))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_decides_about_activations_is_obeyed(asked: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heap, "free_memory", lambda: 100_000)
+    one = learner(weights="full", gradient_checkpointing=asked)
+    given = own(one)
+    one.update(given, all_of(given, 12))
+    assert one.model.is_activation_checkpointing == asked

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rft import config
+from rft.kernels import chunked
 from rft.models import weights
 from rft.trainer import forward
 from rft.trainer.logprobs import own_logprobs
@@ -136,7 +137,9 @@ def test_any_other_architecture_is_read_by_its_own_forward():
     torch.testing.assert_close(packed, apart, rtol=0, atol=1e-5)
 
 
-def test_a_head_that_is_more_than_a_product_is_asked_itself():
+@pytest.mark.parametrize("chunk", [chunked.CHUNK, 100])
+def test_a_head_that_is_more_than_a_product_is_asked_itself(monkeypatch: pytest.MonkeyPatch, chunk: int):
+    monkeypatch.setattr(chunked, "CHUNK", chunk)
     policy, one = network(), samples()[0]
     policy.set_output_embeddings(torch.nn.Linear(policy.config.hidden_size, policy.config.vocab_size, bias=True))
     scored = own_logprobs(policy, layout([[one]], CPU), 0.8)
@@ -146,5 +149,8 @@ def test_a_head_that_is_more_than_a_product_is_asked_itself():
         scored.logprobs_N, whole.gather(1, torch.tensor(one.ids[1:])[:, None]).squeeze(1)[own], rtol=0, atol=1e-5
     )
     torch.testing.assert_close(scored.entropy_N, -(whole.exp() * whole).sum(-1)[own], rtol=0, atol=1e-5)
-    assert scored.logprobs_N.requires_grad
     assert not scored.entropy_N.requires_grad
+    weight = policy.get_output_embeddings().weight
+    both = scored.logprobs_N, whole.gather(1, torch.tensor(one.ids[1:])[:, None])[own]
+    found, expected = (torch.autograd.grad(tensor.sum(), weight)[0] for tensor in both)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from rft import config
-from rft.doctor import activations
-from rft.doctor.activations import Microbatch
 from rft.models import shape, weights
+from rft.trainer import activations
+from rft.trainer.activations import Microbatch
 from rft.trainer.logprobs import own_logprobs
 from rft.trainer.packing import TrainingSample, layout
 
@@ -37,7 +37,7 @@ def held(told: Any, section: config.Train) -> int:
             parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
     one = TrainingSample(list(range(120)), [False] * 80 + [True] * 40, [0.0] * 40, 1.0)
     planned = layout([[one]] * MICRO.rows, torch.device("cpu"))
-    with activations._Held(network) as counter:
+    with activations.Held(network) as counter:
         own_logprobs(network, planned, 1.0).logprobs_N.sum().backward()
     return counter.most
 

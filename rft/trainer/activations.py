@@ -23,12 +23,18 @@ from torch.utils._pytree import tree_leaves
 
 from rft import config
 from rft.kernels import linear_logprobs
-from rft.models import shape, weights
+from rft.models import heap, shape, weights
 from rft.trainer import forward
 from rft.trainer.packing import Layout, TrainingSample, layout
 
 SLAB = 2**27 * 2
 """Bytes that the fused head holds at most for a part of the logits' gradient (rft/kernels)."""
+
+
+LOGITS = 2**30
+"""More than the head and the loss take, in chunks."""
+TIGHT = 0.85
+"""Of the free memory; the estimate is up to 15 % too low (`real_memory`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,40 @@ def peak(description: Any, section: config.Train, micro: Microbatch, bfloat16: b
     layers = description.get_text_config().num_hidden_layers
     two, four = (_traced(description, section, micro, bfloat16, on_gpu, number) for number in (2, 4))
     layer, passing = (four.saved - two.saved) // 2, four.most - four.saved
-    if not section.gradient_checkpointing:
+    if section.gradient_checkpointing is not True:
         return two.saved + (layers - 2) * layer + passing
     kept = micro.rows * micro.width * description.get_text_config().hidden_size * (2 if bfloat16 else 4)
     return two.saved - layer + layers * kept + passing  # one layer at a time is computed again
 
 
+def shortage(
+    model: Any, section: config.Train, micro: Microbatch, device: torch.device, first: bool
+) -> tuple[int, int] | None:
+    """Return the bytes that learning from such a microbatch takes, and those that are free; None if
+    it fits. `first`: the optimizer's moments are still to be made."""
+    text, learning = model.config.get_text_config(), [one for one in model.parameters() if one.requires_grad]
+    trained = sum(one.numel() for one in learning) * 4
+    beside = trained * (3 if first else 1)
+    free = _free(device)
+    feed_forward = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    a_layer = micro.rows * micro.width * (40 * text.hidden_size + 10 * feed_forward) * 4
+    if a_layer * text.num_hidden_layers + LOGITS + beside < free:  # more than it can take
+        return None
+    bfloat16 = next(model.parameters()).dtype == torch.bfloat16
+    need = peak(model.config, section, micro, bfloat16, device.type == "cuda") + beside
+    return (need, free) if need > TIGHT * free else None
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cuda":
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
+    return heap.free_memory()
+
+
 def _traced(
     description: Any, section: config.Train, micro: Microbatch, bfloat16: bool, on_gpu: bool, layers: int
-) -> _Held:
+) -> Held:
     network = shape.skeleton(description, layers)
     network = network.to(torch.bfloat16) if bfloat16 else network
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
@@ -62,8 +93,10 @@ def _traced(
         if parameter.requires_grad:  # gradients are counted elsewhere
             parameter.register_post_accumulate_grad_hook(_forget)
     planned = _layout(micro)
-    with _Fused(), _Held(network) as held:
-        decoder, head = network.get_decoder(), network.get_output_embeddings()
+    decoder, head = network.get_decoder(), network.get_output_embeddings()
+    if head.weight.requires_grad:
+        head.weight.grad = torch.empty_like(head.weight)  # which the head adds to (rft/kernels)
+    with _Fused(), Held(network) as held:
         if forward.knows(decoder):
             hidden_NE = forward.own_hidden(decoder, planned, _places(micro))
         else:
@@ -74,7 +107,7 @@ def _traced(
             held.most += min(SLAB, hidden_NE.shape[0] * head.weight.shape[0] * 2) + hidden_NE.numel() * 8
             hidden_NE.sum().backward()
         else:
-            logprobs_N, _ = linear_logprobs(hidden_NE, head.weight, planned.ids_N, section.temperature)
+            logprobs_N, _ = linear_logprobs(hidden_NE, head.weight, planned.ids_N, section.temperature, in_place=True)
             held.saved = held.now
             logprobs_N.sum().backward()
     return held
@@ -113,16 +146,17 @@ class _Fused(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Held(TorchDispatchMode):
+class Held(TorchDispatchMode):
     """Counts the bytes of all tensors made in its block that are there `now`, `most` at a time.
     `saved`: those that the backward begins with. The network's own weights, of which views are
-    made, do not count."""
+    made, and gradients that are there already do not count."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
         self.most = self.saved = self.now = 0
-        weights = [*network.parameters(), *network.buffers()]
-        self._sizes = {weight.untyped_storage()._cdata: 0 for weight in weights}
+        there = [*network.parameters(), *network.buffers()]
+        there += [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in there}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
