@@ -8,7 +8,8 @@ digits).
 
 Floating-point sums depend on the CPU: other vector units add in another order. So the golden also
 holds a probe, a hash of what plain torch computes without any code of ours, and of the CPU that
-Numba compiles for. Where the probe is the recorded one, the curve must be the recorded one to the last bit. Elsewhere it must be close: the
+Numba compiles for. Where the probe is the recorded one, the curve must be the recorded one to the
+last bit. Elsewhere it must be close: the
 first step within FIRST, because it starts from the same weights, and later steps within LATER,
 because a difference in the last digit grows as training goes on. Measured with three other sets of
 vector instructions: 3e-6 relative or 4e-8 absolute in the first step, 7e-5 or 3e-7 in the fifth.
