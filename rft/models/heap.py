@@ -67,6 +67,7 @@ class Steps:
         if self.keeps:
             yield
             return
+        _give_back()  # what sampling has freed: its packed weights are as large as the model
         _set(_MAP, _LARGE)
         began = _resident()
         try:
