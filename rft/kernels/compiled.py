@@ -35,7 +35,9 @@ def _library() -> Any:
 
 _gomp = _library()
 binding.add_symbol("rft_thread", ctypes.cast(_gomp.omp_get_thread_num, ctypes.c_void_p).value)
+binding.add_symbol("rft_team", ctypes.cast(_gomp.omp_get_num_threads, ctypes.c_void_p).value)
 _thread = types.ExternalFunction("rft_thread", types.int32())
+_team = types.ExternalFunction("rft_team", types.int32())
 _parallel = _gomp.GOMP_parallel
 _parallel.argtypes, _parallel.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
 
@@ -171,9 +173,10 @@ def _share(address: Any) -> None:
     q_XGD = carray(_floats(a[15] + 4 * threads * group * length), (threads, group, dim))
     out_BHGD = carray(_floats(a[16]), (rows, heads, group, dim))
     is_normed = a[13] != 0
-    me, units = _thread(), rows * heads
+    # The team may be smaller than what was asked for: OMP_THREAD_LIMIT, OMP_DYNAMIC.
+    me, team, units = _thread(), _team(), rows * heads
     q_GD, scores_GT = q_XGD[me], scores_XGT[me]
-    for unit in range(units * me // threads, units * (me + 1) // threads):
+    for unit in range(units * me // team, units * (me + 1) // team):
         row, head = unit // heads, unit % heads
         at = position_B[row]
         cos_D, sin_D = cos_TD[at], sin_TD[at]

@@ -7,9 +7,10 @@ one loop (rft/kernels/compiled.py), which reads each row's own tokens once. Per 
 in operations and as a loop: 64 rows of 64 to 155 tokens, 2 heads of 48: 757 and 226 us; 32 rows of
 132 to 264 tokens, 3 heads of 64: 1,179 and 423.
 
-    serves    whether the loop works here: Linux with GNU's OpenMP, which PyTorch's builds bring
-    attend    the loop
-    reference the same in PyTorch's operations
+    why_not     why the loop does not work here: it takes Linux with GNU's OpenMP, which PyTorch's
+                builds bring, and a place for what Numba compiles
+    attend      the loop
+    reference   the same in PyTorch's operations
 
 Shapes: B rows, in the first of S slots; H key/value heads, G query heads for each, T positions, D
 head size.
@@ -72,12 +73,12 @@ def reference(
 
 @cache
 @torch.inference_mode()
-def serves() -> bool:
-    """Try the loop on small numbers, beside the operations."""
+def why_not() -> str:
+    """Try the loop on small numbers, beside the operations; empty if it works."""
     try:
         from rft.kernels import compiled
-    except (ImportError, OSError, AttributeError):  # another system, or another OpenMP
-        return False
+    except (ImportError, OSError, AttributeError, RuntimeError) as error:  # the last is Numba's, of its cache
+        return f"{type(error).__name__}: {error}"
     generator = torch.Generator().manual_seed(0)
 
     def some(*shape: int) -> torch.Tensor:
@@ -91,5 +92,5 @@ def serves() -> bool:
         expected = reference(given, *kept, position_B, cos, sin, qk_norm_2D, 1e-6)
         pairs = ((found, expected), (keys, kept[0]), (values, kept[1]))
         if not all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs):
-            return False
-    return True
+            return "it computes other numbers"
+    return ""

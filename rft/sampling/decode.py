@@ -121,7 +121,7 @@ def fast_forward(model: Any) -> tuple[FastForward | None, str]:
     if why := _unknown(model):
         return None, why
     forward = FastForward(model)
-    difference, largest = _probe(model, forward)
+    difference, largest = _probe(model, forward.begun())
     if not difference <= TOLERANCE[model.dtype] * largest:
         return None, f"its own forward gives other logits (by {difference:.2g} of {largest:.3g})"
     return forward, ""
@@ -137,6 +137,11 @@ class FastForward:
         self.dim, self.eps = model.model.layers[0].self_attn.head_dim, config.rms_norm_eps
         self._lay_out()
         self._rotary(256)
+
+    @property
+    def lacks(self) -> str:
+        """Say why attention is in PyTorch's operations where it could be one loop."""
+        return decoding.why_not() if self._is_plain else ""
 
     @torch.inference_mode()
     def begun(self) -> FastForward:
@@ -161,7 +166,7 @@ class FastForward:
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
         slots.hold(visible)
-        if self._is_plain and decoding.serves():
+        if self._is_plain and not decoding.why_not():
             return self._step(slots, ids_B, positions_B)
         slot_B = torch.arange(len(ids_B), device=ids_B.device)
         return self._run(ids_B, slot_B, positions_B, slots, _First(slots, positions_B, visible), None)
@@ -253,8 +258,9 @@ class FastForward:
         self._head = self._product(self.model.lm_head)
         self._layers = [self._layer(layer) for layer in body.layers]
         self._eps = torch.tensor(self.eps, device=self._embedding.device)
-        # Adapters beside the weights are for bfloat16.
-        self._is_plain = self._embedding.dtype == torch.float32 and self._embedding.device.type == "cpu"
+        has_adapters = any(isinstance(module, Unmerged) for module in self.model.modules())
+        is_float = self._embedding.dtype == torch.float32 and self._embedding.device.type == "cpu"
+        self._is_plain = is_float and not has_adapters
         self._kind = torch.tensor([0] * self.heads + [1] * self.kv_heads, device=self._embedding.device)
         self._kv_head = torch.arange(self.kv_heads, device=self._embedding.device)
 

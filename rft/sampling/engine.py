@@ -97,9 +97,10 @@ class Engine:
             )
         fast, why = fast_forward(model)
         self.forward: Forward = fast or ModelForward(model)
-        if why and why not in _said:
-            _said.add(why)
-            progress.say("sampler", f"the model's own forward, which is slower: {why}")
+        if why:
+            _say_once(f"the model's own forward, which is slower: {why}")
+        elif fast is not None and fast.lacks:
+            _say_once(f"attention by PyTorch's operations, which are slower: {fast.lacks}")
 
     def limit(self, max_tokens: int | None) -> int:
         """Return the limit of a whole context. None: as far as the model's positions reach."""
@@ -124,14 +125,19 @@ class Engine:
         """Return slots for a session: those of the session before, if they are free, small, and of
         this size. What is in them is never seen. New ones cost a tenth of the time of 64 rows of
         100 tokens, which the system spends on clearing 60 MB."""
-        held = self._held
-        if held is not None and held[1]() is None and held[0].seats == seats and held[0].length >= length + ROOM:
-            slots = held[0]
-        else:
-            dtype = next(self.model.parameters()).dtype
+        dtype = next(self.model.parameters()).dtype
+        if (slots := self._free_slots()) is None or not slots.fit(seats, length + ROOM, dtype):
             slots = Slots(self.num_layers, seats, self.heads, length, self.head_dim, dtype, self.device)
         self._held = (slots, weakref.ref(session)) if slots.num_bytes <= HELD_BYTES else None
         return slots
+
+    def _free_slots(self) -> Slots | None:
+        return self._held[0] if self._held is not None and self._held[1]() is None else None
+
+    def forget_slots(self) -> None:
+        """Keep no slots. Those of a session that failed, or saw NaN, may hold NaN, which no mask
+        hides."""
+        self._held = None
 
     def _weights(self) -> tuple[float, ...]:
         """Tell the present weights from earlier ones by their sums, as they may change unseen
@@ -274,8 +280,12 @@ class Session:
     def advance(self) -> list[int]:
         """Sample a token for all rows that speak, those that join now included. Return the rows
         whose turn ended with it."""
-        with self._memory():
-            return self._advance()
+        try:
+            with self._memory():
+                return self._advance()
+        except BaseException:
+            self.engine.forget_slots()
+            raise
 
     def _memory(self) -> AbstractContextManager[None]:
         """Name what to lower where memory runs out."""
@@ -290,6 +300,8 @@ class Session:
         joined, joining_s = self._join(self.seatable(self._queue))
         self._ids_B, scores_B = self._draw(torch.cat([*stepped, *joined]), self._live)
         ids, scores = self._ids_B.tolist(), scores_B.tolist()
+        if math.isnan(sum(scores)):
+            self.engine.forget_slots()
         share_s = (time.monotonic() - began - joining_s) / len(self._live)
         ends, goes_on = self.engine.chat.end_ids, []
         for row, token, score in zip(self._live, ids, scores, strict=True):
@@ -467,6 +479,12 @@ class Session:
         if moved:
             length = max(self.lengths[row] for row in moved)
             self._slots.copy([before[row] for row in moved], [self._slot[row] for row in moved], length)
+
+
+def _say_once(words: str) -> None:
+    if words not in _said:
+        _said.add(words)
+        progress.say("sampler", words)
 
 
 def _positions(model: Any) -> int:

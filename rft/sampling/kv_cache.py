@@ -60,9 +60,10 @@ class Slots:
     def length(self) -> int:
         return self.keys_LSHTD.shape[3]
 
-    @property
-    def seats(self) -> int:
-        return self.keys_LSHTD.shape[1]
+    def fit(self, seats: int, length: int, dtype: torch.dtype) -> bool:
+        """Tell whether these are so many slots, of at least this length."""
+        held = self.keys_LSHTD
+        return (held.shape[1], held.dtype) == (seats, dtype) and self.length >= length
 
     @property
     def num_bytes(self) -> int:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +16,7 @@ from hypothesis import strategies as some
 
 from rft.kernels import decoding
 
-needs_the_loop = pytest.mark.skipif(not decoding.serves(), reason="no GNU OpenMP behind this build of PyTorch")
+needs_the_loop = pytest.mark.skipif(bool(decoding.why_not()), reason=decoding.why_not())
 
 
 @dataclass
@@ -115,3 +120,39 @@ def test_nan_stays_nan_and_nothing_raises():
     world.qkv[:] = 0.0  # norms of nothing
     assert world.played(decoding.attend)[0].isfinite().all()
     assert keys.isfinite().any()
+
+
+ALONE = """
+import torch
+from rft.kernels import decoding
+from tests.kernels.test_decoding import World
+torch.set_num_threads(4)
+why = decoding.why_not()
+pairs = zip(World().played(decoding.attend), World().played(decoding.reference))
+print(why or all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs))
+"""
+
+
+def _alone(**environment: str) -> str:
+    """What a process says that begins anew."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@needs_the_loop
+@pytest.mark.parametrize("limit", [{"OMP_THREAD_LIMIT": "1"}, {"OMP_THREAD_LIMIT": "3"}, {"OMP_DYNAMIC": "true"}])
+def test_a_team_that_is_smaller_than_asked_for_does_all_of_the_work(limit: dict[str, str]):
+    assert _alone(**limit) == "True"
+
+
+@needs_the_loop
+def test_where_nothing_can_be_compiled_the_reason_is_told(tmp_path: Path):
+    """A package that cannot be written to, and no home."""
+    package = tmp_path / "rft"
+    shutil.copytree(Path(decoding.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "kernels" / "compiled.py").write_text("raise RuntimeError('cannot cache function: no locator')")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from rft.kernels import decoding; print(decoding.why_not())"
+    done = subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "RuntimeError: cannot cache function: no locator"

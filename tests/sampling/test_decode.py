@@ -23,7 +23,9 @@ from transformers import (
 )
 
 from rft import config
+from rft.kernels import decoding, onednn
 from rft.models import weights
+from rft.models.unmerged import Unmerged
 from rft.sampling import decode as fast_forward
 from rft.sampling.decode import FastForward
 from rft.sampling.kv_cache import Feed, ModelForward, Slots
@@ -264,3 +266,58 @@ def test_the_models_own_forward_serves_any_dialogue_too():
     torch.testing.assert_close(
         found, torch.stack([last_logits(ours, [*told[0], 3]), last_logits(ours, [*told[1], 4])]), rtol=0, atol=1e-4
     )
+
+
+# -- what a session begins with --------------------------------------------------------------------
+@pytest.mark.parametrize("by_the_loop", [True, False])
+@pytest.mark.parametrize("kind", [*KINDS, "llama with biases"])
+def test_a_session_with_packed_weights_computes_what_the_model_does(
+    kind: str, by_the_loop: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Small weights are packed here, too. It begins, takes a step, and goes on."""
+    if not by_the_loop:
+        monkeypatch.setattr(decoding, "why_not", lambda: "asked for")
+    monkeypatch.setattr(onednn, "PACKED", 1)
+    biases = {"attention_bias": True, "mlp_bias": True} if "biases" in kind else {}
+    ours = network(kind=kind.split()[0], **biases)
+    told, held = [ids(9, 1), ids(14, 2)], slots(ours, 2)
+    forward = fast(ours).begun()
+    found = [
+        *forward.prefill(held, [Feed(n, 0, one) for n, one in enumerate(told)]),
+        *forward.step(held, torch.tensor([3, 4]), torch.tensor([9, 14]), 15),
+        *forward.prefill(held, [Feed(1, 15, ids(7, 3)), Feed(0, 10, ids(3, 4))]),
+    ]
+    spoken = [[*told[0], 3], [*told[1], 4]]
+    went_on = [[*spoken[1], *ids(7, 3)], [*spoken[0], *ids(3, 4)]]
+    expected = torch.stack([last_logits(ours, one) for one in [*told, *spoken, *went_on]])
+    torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=1e-4)
+
+
+def test_weights_that_change_reach_the_next_session():
+    ours = network()
+    forward = fast(ours)
+    forward.begun()
+    _optimizer(ours)
+    found = forward.begun().prefill(slots(ours, 1), [Feed(0, 0, ids(9, 1))])[0]
+    torch.testing.assert_close(found, last_logits(ours, ids(9, 1)), rtol=0, atol=1e-4)
+
+
+def test_an_adapter_beside_float32_weights_is_sampled_with():
+    ours, generator = network(), torch.Generator().manual_seed(5)
+    projection = ours.model.layers[1].self_attn.q_proj
+    down, up = torch.randn(2, 40, generator=generator), torch.randn(len(projection.weight), 2, generator=generator)
+    plain = last_logits(ours, ids(9, 1))
+    ours.model.layers[1].self_attn.q_proj = Unmerged(projection, down, up)
+    expected = last_logits(ours, ids(9, 1))
+    assert (expected - plain).abs().max() > 0.01
+    found = fast(ours).begun().prefill(slots(ours, 1), [Feed(0, 0, ids(9, 1))])[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_wrong_packed_product_is_noticed_before_anything_is_sampled(monkeypatch: pytest.MonkeyPatch):
+    real = onednn.packed
+    monkeypatch.setattr(onednn, "PACKED", 1)
+    monkeypatch.setattr(onednn, "packed", lambda weight: real(weight * 1.01))
+    found, why = fast_forward.fast_forward(network())
+    assert found is None
+    assert "other logits" in why

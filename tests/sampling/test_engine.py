@@ -10,6 +10,7 @@ import random
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, MistralConfig, MistralFo
 
 from rft.chat.renderer import Chat
 from rft.errors import UserError
+from rft.kernels import decoding
 from rft.rollouts.beside import LoopBeside
 from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
@@ -496,3 +498,36 @@ def test_a_batchs_session_is_gone_with_its_dialogues_without_a_look_at_cycles(pa
         assert session() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_slots_of_weights_that_gave_nan_are_not_used_again(parts: tuple[Any, Chat], temperature: float):
+    """Rows that go on read slots as far as the longest of them."""
+    model, chat = copy.deepcopy(parts[0]), parts[1]
+    engine = Engine(model, chat, small_policy.device())
+
+    def said(temperature: float) -> list[tuple[int, ...]]:
+        session = engine.session(PROMPTS, SEEDS, temperature, 160)
+        first = session.sample([0, 1, 2], 12)
+        for row, output in enumerate(("1", "some more words", "22")):
+            session.append(row, [CALL], [output])
+        return [one.ids for one in (*first, *session.sample([0, 1, 2], 12))]
+
+    expected = said(1.0)
+    weight = model.model.layers[0].mlp.down_proj.weight
+    before = weight.detach().clone()
+    weight.data.fill_(float("nan"))
+    with suppress(RuntimeError):  # no token can be drawn
+        said(temperature)
+    weight.data.copy_(before)
+    assert said(1.0) == expected
+
+
+def test_who_cannot_have_the_loop_is_told_why_once(
+    parts: tuple[Any, Chat], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(decoding, "why_not", lambda: "OSError: another OpenMP")
+    for _ in range(2):
+        Engine(*parts, small_policy.device())
+    said = capsys.readouterr().out
+    assert said.count("attention by PyTorch's operations, which are slower: OSError: another OpenMP") == 1
