@@ -14,7 +14,8 @@ makes the model's parameters views of its parts. Whoever changes a weight in pla
 merge) changes what is sampled with; no second copy can go stale. Parameters that got other memory
 (`.to`, `.data =`) are noticed before the next token, and put side by side again.
 
-In float32 on a CPU all that a step does between two products is one loop (rft/kernels/decoding.py).
+What is between two products is in rft/sampling/attention.py; in float32 on a CPU much of it is one
+loop (rft/kernels/decoding.py).
 
 For one session, in which no weight changes, `begun` goes further: the weight of a norm is
 multiplied into the product that follows it, and weights are packed for oneDNN
@@ -43,6 +44,7 @@ from torch.nn import functional
 
 from rft.kernels import decoding, onednn
 from rft.models.unmerged import Unmerged
+from rft.sampling.attention import Attention, Heads, Prompts, PromptsInLoops, Step, StepInLoops, normal
 from rft.sampling.kv_cache import Feed, ModelForward, Slots
 
 KNOWN = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
@@ -80,10 +82,10 @@ class _Product:
         packed = onednn.packed(weight)
         return _product_of(weight, self.bias) if packed is None else _Product(packed, True, self.bias)
 
-    def rows(self, first: int, end: int | None) -> _Product:
-        """Return the part that makes these outputs."""
-        bias, up = (None if held is None else held[first:end] for held in (self.bias, self.up))
-        return _product_of(self.weight[first:end], bias, self.down, up)
+    def after(self, first: int) -> _Product:
+        """Return the part that makes the outputs from `first` on."""
+        bias, up = (None if held is None else held[first:] for held in (self.bias, self.up))
+        return _product_of(self.weight[first:], bias, self.down, up)
 
 
 def _product_of(weight: torch.Tensor, *others: torch.Tensor | None) -> _Product:
@@ -98,7 +100,6 @@ class _Layer:
 
     before: torch.Tensor | None
     qkv: _Product
-    q: _Product
     kv: _Product
     qk_norm_2D: torch.Tensor | None
     out: _Product
@@ -107,11 +108,11 @@ class _Layer:
     down: _Product
 
     def begun(self, is_last: bool) -> _Layer:
-        """Return a copy for a session. Queries apart from keys and values are the last layer's."""
+        """Return a copy for a session. Only the last layer's keys and values are computed alone."""
         before = self.before
-        q, kv = (one.begun(before) if is_last else one for one in (self.q, self.kv))
+        kv = self.kv.begun(before) if is_last else self.kv
         return _Layer(
-            None, self.qkv.begun(before), q, kv, self.qk_norm_2D, self.out.begun(), None,
+            None, self.qkv.begun(before), kv, self.qk_norm_2D, self.out.begun(), None,
             self.gate_up.begun(self.between), self.down.begun(),
         )  # fmt: skip
 
@@ -152,101 +153,65 @@ class FastForward:
         final = len(self._layers) - 1
         one._layers = [layer.begun(number == final) for number, layer in enumerate(self._layers)]
         one._head, one._last_norm = self._head.begun(self._last_norm), None
+        one._places = []  # no weight changes
         return one
 
     # -- the two calls -----------------------------------------------------------------------------
     @torch.inference_mode()
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
-        device = slots.keys_LSHTD.device
         slots.hold(max(feed.end for feed in feeds))
-        attention = _Ragged(slots, feeds, device)
-        ids_N = torch.tensor([token for feed in feeds for token in feed.ids], device=device)
-        return self._run(ids_N, attention.slot_N, attention.position_N, slots, attention, attention.last_B)
+        heads = self._look(slots.length)
+        attend = (PromptsInLoops if self._loops else Prompts)(slots, heads, feeds)
+        ids_N = torch.tensor([token for feed in feeds for token in feed.ids], device=slots.keys_LSHTD.device)
+        return self._run(ids_N, attend, attend.last_B)
 
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
         slots.hold(visible)
-        if self._is_plain and not decoding.why_not():
-            return self._step(slots, ids_B, positions_B)
-        slot_B = torch.arange(len(ids_B), device=ids_B.device)
-        return self._run(ids_B, slot_B, positions_B, slots, _First(slots, positions_B, visible), None)
+        heads = self._look(slots.length)
+        if self._loops:
+            slot_B = torch.arange(len(ids_B))
+            return self._run(ids_B, StepInLoops(slots, heads, slot_B, positions_B), None)
+        return self._run(ids_B, Step(slots, heads, positions_B, visible), None)
 
-    def _step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor) -> torch.Tensor:
-        self._look(slots.length)
-        x_BE = functional.embedding(ids_B, self._embedding)
-        for number, layer in enumerate(self._layers):
-            qkv = layer.qkv(self._norm(x_BE, layer.before))
-            held = slots.keys_LSHTD[number], slots.values_LSHTD[number], positions_B, self._cos_TD, self._sin_TD
-            x_BE = layer.out.onto(x_BE, decoding.attend(qkv, *held, layer.qk_norm_2D, self.eps))
-            x_BE = self._fed_forward(layer, x_BE)
-        return self._head(self._norm(x_BE, self._last_norm))
+    @property
+    def _loops(self) -> bool:
+        return self._is_plain and not decoding.why_not()
 
-    def _fed_forward(self, layer: _Layer, x_NE: torch.Tensor) -> torch.Tensor:
-        gate, up = layer.gate_up(self._norm(x_NE, layer.between)).chunk(2, -1)
+    def _run(self, ids_N: torch.Tensor, attend: Attention, last_B: torch.Tensor | None) -> torch.Tensor:
+        x_NE = functional.embedding(ids_N, self._embedding)
+        *layers, final = self._layers
+        for number, layer in enumerate(layers):
+            qkv = layer.qkv(self._normal(x_NE, layer.before))
+            x_NE = self._ended(layer, x_NE, attend(number, qkv, layer.qk_norm_2D))
+        x, number = self._normal(x_NE, final.before), len(layers)
+        if last_B is None:
+            attended = attend(number, final.qkv(x), final.qk_norm_2D)
+        else:
+            # The last layer's output is read at each row's last token alone; the other tokens only
+            # give it keys and values.
+            attended = attend.last(number, final.qkv(x[last_B]), final.kv(x), final.qk_norm_2D)
+            x_NE = x_NE[last_B]
+        return self._head(self._normal(self._ended(final, x_NE, attended), self._last_norm)).float()
+
+    def _ended(self, layer: _Layer, x_NE: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Do what comes after attention in a layer."""
+        x_NE = layer.out.onto(x_NE, attended)
+        gate, up = layer.gate_up(self._normal(x_NE, layer.between)).chunk(2, -1)
         return layer.down.onto(x_NE, functional.silu(gate).mul_(up))
 
-    def _run(
-        self,
-        ids_N: torch.Tensor,
-        slot_N: torch.Tensor,
-        position_N: torch.Tensor,
-        slots: Slots,
-        attend: Any,
-        last: torch.Tensor | None,
-    ) -> torch.Tensor:
-        self._look(slots.length)
-        rows, heads, dim = len(ids_N), self.heads + self.kv_heads, self.dim
-        cos, sin = (functional.embedding(position_N, table)[:, None] for table in (self._cos_TD, self._sin_TD))
-        # In a layer, by slot, head, position.
-        at_N = ((slot_N[:, None] * self.kv_heads + self._kv_head) * slots.length + position_N[:, None]).flatten()
-        x_NE = functional.embedding(ids_N, self._embedding)
-        final = len(self._layers) - 1
-        for number, layer in enumerate(self._layers):
-            x = self._norm(x_NE, layer.before)
-            if number < final or last is None:
-                qkv = layer.qkv(x)
-                qk = self._turned(qkv[:, : heads * dim], self._kind, layer, cos, sin)
-                q, k, v = qk[:, : self.heads], qk[:, self.heads :], qkv[:, heads * dim :].view(rows, self.kv_heads, dim)
-            else:
-                # The last layer's output is read at each row's last token alone; the other tokens
-                # only give it keys and values.
-                q = self._turned(layer.q(x[last]), self._kind[: self.heads], layer, cos[last], sin[last])
-                kv = layer.kv(x)
-                k = self._turned(kv[:, : self.kv_heads * dim], self._kind[self.heads :], layer, cos, sin)
-                v = kv[:, self.kv_heads * dim :].view(rows, self.kv_heads, dim)
-                x_NE, attend = x_NE[last], attend.last
-            for held, new in ((slots.keys_LSHTD, k), (slots.values_LSHTD, v)):
-                held[number].view(-1, dim).index_copy_(0, at_N, new.reshape(-1, dim))
-            x_NE = layer.out.onto(x_NE, attend(number, q, k, v))
-            x_NE = self._fed_forward(layer, x_NE)
-        return self._head(self._norm(x_NE, self._last_norm)).float()
-
-    def _turned(
-        self, x: torch.Tensor, kind: torch.Tensor, layer: _Layer, cos: torch.Tensor, sin: torch.Tensor
-    ) -> torch.Tensor:
-        """Normalize heads N H D, if the model does, and rotate them. `kind`: 0 for each query head,
-        1 for each key."""
-        x_NHD = x.view(len(x), len(kind), self.dim)
-        if layer.qk_norm_2D is not None:
-            x_NHD = self._norm(x_NHD, layer.qk_norm_2D.index_select(0, kind))
-        return torch.addcmul(x_NHD * cos, x_NHD.roll(self.dim // 2, -1), sin)
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        """Normalize as the model does, in float32 inside. From the rows' lengths it takes half of
-        the time of functional.rms_norm (64 x 128 and 800 x 128, two cores)."""
-        wide = x.float()
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        normal = (wide * torch.addcmul(self._eps, length, length, value=1 / wide.shape[-1]).rsqrt_()).to(x.dtype)
-        return normal if weight is None else normal.mul_(weight)
+    def _normal(self, x_NE: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return normal(x_NE, self._eps, weight)
 
     # -- weights and tables ------------------------------------------------------------------------
-    def _look(self, length: int) -> None:
+    def _look(self, length: int) -> Heads:
         """Lay the weights out again where one of them got other memory; see that the tables reach
         this far."""
         if any(tensors[name].data_ptr() != place for tensors, name, place in self._places):
             self._lay_out()
-        if length > len(self._cos_TD):
+        if length > len(self._tables[0]):
             self._rotary(length)
+        return Heads(self.heads, self.kv_heads, self.dim, self._eps, *self._tables)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -261,18 +226,15 @@ class FastForward:
         has_adapters = any(isinstance(module, Unmerged) for module in self.model.modules())
         is_float = self._embedding.dtype == torch.float32 and self._embedding.device.type == "cpu"
         self._is_plain = is_float and not has_adapters
-        self._kind = torch.tensor([0] * self.heads + [1] * self.kv_heads, device=self._embedding.device)
-        self._kv_head = torch.arange(self.kv_heads, device=self._embedding.device)
 
     def _layer(self, layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         is_normed = hasattr(attention, "q_norm")
-        qkv, queries = self._product(attention.q_proj, attention.k_proj, attention.v_proj), self.heads * self.dim
+        qkv = self._product(attention.q_proj, attention.k_proj, attention.v_proj)
         return _Layer(
             before=self._as_is(layer.input_layernorm),
             qkv=qkv,
-            q=qkv.rows(0, queries),
-            kv=qkv.rows(queries, None),
+            kv=qkv.after(self.heads * self.dim),
             qk_norm_2D=self._fuse(attention.q_norm, attention.k_norm).view(2, -1) if is_normed else None,
             out=self._product(attention.o_proj),
             between=self._as_is(layer.post_attention_layernorm),
@@ -327,86 +289,12 @@ class FastForward:
 
     @torch.no_grad()
     def _rotary(self, length: int) -> None:
-        """Keep the model's own tables. The sine's first half is negated, so that rotating by half
-        is a roll."""
+        """Keep the model's own tables, cosine and sine, the latter's first half negated."""
         device = self._embedding.device
         positions = torch.arange(length, device=device)[None]
         cos, sin = self.model.model.rotary_emb(self._embedding[:1], positions)
-        self._cos_TD, half = cos[0].contiguous(), self.dim // 2
-        self._sin_TD = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-
-
-class _First:
-    """Attention of one token for each of the first slots, read in place."""
-
-    def __init__(self, slots: Slots, positions_B: torch.Tensor, visible: int):
-        self.slots, self.rows, self.visible = slots, len(positions_B), visible
-        heads = slots.keys_LSHTD.shape[2]
-        seen_BT = torch.arange(visible, device=positions_B.device) <= positions_B[:, None]
-        nothing = torch.zeros(1, dtype=slots.keys_LSHTD.dtype, device=positions_B.device)
-        bias = torch.where(seen_BT, nothing, -torch.inf)[:, None, :].expand(self.rows, heads, visible)
-        self.bias = bias.reshape(self.rows * heads, 1, visible)
-
-    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        keys, values = self._seen(self.slots.keys_LSHTD[layer]), self._seen(self.slots.values_LSHTD[layer])
-        dim = q.shape[-1]
-        scores = torch.baddbmm(self.bias, q.reshape(len(keys), -1, dim), keys.transpose(1, 2), alpha=dim**-0.5)
-        return torch.bmm(scores.softmax(-1), values).view(self.rows, -1)
-
-    def _seen(self, held_SHTD: torch.Tensor) -> torch.Tensor:
-        return held_SHTD[: self.rows].flatten(0, 1)[:, : self.visible]
-
-
-class _Ragged:
-    """Attention of rows of different length, padded here only. If all rows begin, it is causal and
-    needs no mask."""
-
-    def __init__(self, slots: Slots, feeds: Sequence[Feed], device: torch.device):
-        lengths = [len(feed.ids) for feed in feeds]
-        self.slots, self.visible = slots, max(feed.end for feed in feeds)
-        self.begin = all(feed.start == 0 for feed in feeds)
-        self.slot_B = torch.tensor([feed.slot for feed in feeds], device=device)
-        length_B = torch.tensor(lengths, device=device)
-        start_B = torch.tensor([feed.start for feed in feeds], device=device)
-        rows_B = torch.arange(len(feeds), device=device)
-        self.row_N = torch.repeat_interleave(rows_B, length_B, output_size=sum(lengths))
-        first_B = length_B.cumsum(0) - length_B
-        self.column_N = torch.arange(sum(lengths), device=device) - first_B[self.row_N]
-        self.slot_N, self.position_N = self.slot_B[self.row_N], start_B[self.row_N] + self.column_N
-        self.last_B = first_B + length_B - 1
-        self.length_B, self.end_B = length_B, start_B + length_B
-        column_W = torch.arange(max(lengths), device=device)
-        self.padded_BW = torch.minimum(first_B[:, None] + column_W, self.last_B[:, None])
-        if not self.begin:
-            seen_T = torch.arange(self.visible, device=device)
-            self.mask = seen_T[None, None, None, :] <= (start_B[:, None] + column_W)[:, None, :, None]
-
-    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        key, value = self._held(layer, k, v)
-        mask = None if self.begin else self.mask
-        out = functional.scaled_dot_product_attention(
-            self._padded(q), key, value, attn_mask=mask, is_causal=self.begin, enable_gqa=True
-        )
-        return out.transpose(1, 2)[self.row_N, self.column_N].flatten(1)
-
-    def last(self, layer: int, q_BHD: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Compute the same for each row's last token alone, which sees its whole row."""
-        key, value = self._held(layer, k, v)
-        seen_BT = torch.arange(key.shape[2], device=key.device) < (self.length_B if self.begin else self.end_B)[:, None]
-        out = functional.scaled_dot_product_attention(
-            q_BHD[:, :, None], key, value, attn_mask=seen_BT[:, None, None, :], enable_gqa=True
-        )
-        return out[:, :, 0].flatten(1)
-
-    def _held(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values B H T D: the new ones, or the slots' if rows go on."""
-        if self.begin:
-            return self._padded(k), self._padded(v)
-        keys, values = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
-        return keys[:, :, : self.visible][self.slot_B], values[:, :, : self.visible][self.slot_B]
-
-    def _padded(self, x: torch.Tensor) -> torch.Tensor:
-        return x[self.padded_BW].transpose(1, 2)
+        half = self.dim // 2
+        self._tables = cos[0].contiguous(), torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
 
 
 # -- which models, and whether it is right ---------------------------------------------------------

@@ -298,7 +298,8 @@ class Session:
         began = time.monotonic()
         stepped = self._step()
         joined, joining_s = self._join(self.seatable(self._queue))
-        self._ids_B, scores_B = self._draw(torch.cat([*stepped, *joined]), self._live)
+        logits = [*stepped, *joined]
+        self._ids_B, scores_B = self._draw(logits[0] if len(logits) == 1 else torch.cat(logits), self._live)
         ids, scores = self._ids_B.tolist(), scores_B.tolist()
         if math.isnan(sum(scores)):
             self.engine.forget_slots()

@@ -43,14 +43,29 @@ class World:
         self.slots = [random(*shape), random(*shape)]
         self.qkv = random(self.rows, (self.group + 2) * self.heads * self.dim) * self.size
         self.positions = torch.randint(self.length, (self.rows,), generator=generator)
+        self.seats = torch.randperm(self.rows + 2, generator=generator)[: self.rows]
+        self.places = torch.randperm(2 * self.rows, generator=generator)[: self.rows]
         self.tables = random(self.length, self.dim), random(self.length, self.dim)
         self.norms = random(2, self.dim) if self.normed else None
 
     def played(self, attend: object) -> list[torch.Tensor]:
         """The output, and both slots after it."""
         keys, values = (one.clone() for one in self.slots)
-        out = attend(self.qkv, keys, values, self.positions, *self.tables, self.norms, 1e-6)  # type: ignore[operator]
+        rest = self.seats, self.positions, *self.tables, self.norms, 1e-6
+        out = attend(self.qkv, keys, values, *rest)  # type: ignore[operator]
         return [out, keys, values]
+
+    def laid(self, lay: object, placed: bool = True, queries: bool = True) -> list[torch.Tensor]:
+        """What is in the places, and both slots after it."""
+        keys, values = (one.clone() for one in self.slots)
+        q, kv = (
+            torch.zeros(2 * self.rows, self.heads * self.group, self.dim),
+            torch.zeros(2, 2 * self.rows, self.heads, self.dim),
+        )
+        into = decoding.Placed(self.places, q, kv) if placed else None
+        qkv = self.qkv if queries else self.qkv[:, self.heads * self.group * self.dim :].contiguous()
+        lay(qkv, keys, values, self.seats, self.positions, *self.tables, self.norms, 1e-6, into)  # type: ignore[operator]
+        return [q, kv, keys, values]
 
 
 @needs_the_loop
@@ -68,14 +83,33 @@ def test_the_loop_computes_what_pytorchs_operations_do(
     rows: int, heads: int, group: int, half: int, length: int, normed: bool, seed: int
 ):
     world = World(rows, heads, group, 2 * half, length, normed, seed)
-    for found, expected in zip(world.played(decoding.attend), world.played(decoding.reference), strict=True):
+    for found, expected in zip(world.played(decoding.attend), world.played(decoding.attend_reference), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(world.laid(decoding.lay), world.laid(decoding.lay_reference), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_the_loop
+@pytest.mark.parametrize("queries", [True, False])
+def test_without_places_keys_and_values_go_into_their_slots_alone(queries: bool):
+    world = World()
+    q, kv, *slots = world.laid(decoding.lay, placed=False, queries=queries)
+    assert not q.any()
+    assert not kv.any()
+    assert all(map(torch.equal, slots, world.laid(decoding.lay)[2:]))
+    assert not torch.equal(slots[0], world.slots[0])
+
+
+@needs_the_loop
+def test_a_token_laid_and_a_token_attended_with_have_the_same_keys_and_values():
+    world = World()
+    assert all(map(torch.equal, world.laid(decoding.lay)[2:], world.played(decoding.attend)[1:]))
 
 
 @needs_the_loop
 def test_scores_far_apart_neither_overflow_nor_vanish():
     world = World(normed=False, size=40.0, length=50)
-    for found, expected in zip(world.played(decoding.attend), world.played(decoding.reference), strict=True):
+    for found, expected in zip(world.played(decoding.attend), world.played(decoding.attend_reference), strict=True):
         assert found.isfinite().all()
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
@@ -86,13 +120,13 @@ def test_only_a_rows_own_tokens_are_read_and_only_its_place_is_written():
     clean = world.played(decoding.attend)
     seen = torch.arange(world.length) <= world.positions[:, None]
     for slots in world.slots:
-        slots[: world.rows].masked_fill_(~seen[:, None, :, None], float("nan"))
-        slots[world.rows :] = float("nan")
+        kept = slots[world.seats].masked_fill(~seen[:, None, :, None], float("nan"))
+        slots.fill_(float("nan"))[world.seats] = kept
     out, keys, _ = world.played(decoding.attend)
     assert torch.equal(out, clean[0])
     written = ~torch.isclose(keys, world.slots[0], equal_nan=True).all(-1).all(1)
     expected = torch.zeros_like(written)
-    expected[torch.arange(world.rows), world.positions] = True
+    expected[world.seats, world.positions] = True
     assert torch.equal(written, expected)
 
 
@@ -100,10 +134,10 @@ def test_only_a_rows_own_tokens_are_read_and_only_its_place_is_written():
 @pytest.mark.parametrize("threads", [1, 3, 16])
 def test_the_number_of_threads_changes_no_bit(threads: int):
     world, before = World(), torch.get_num_threads()
-    expected = world.played(decoding.attend)
+    expected = world.played(decoding.attend) + world.laid(decoding.lay)
     try:
         torch.set_num_threads(threads)
-        found = world.played(decoding.attend)
+        found = world.played(decoding.attend) + world.laid(decoding.lay)
     finally:
         torch.set_num_threads(before)
     assert all(map(torch.equal, found, expected))
@@ -128,8 +162,9 @@ from rft.kernels import decoding
 from tests.kernels.test_decoding import World
 torch.set_num_threads(4)
 why = decoding.why_not()
-pairs = zip(World().played(decoding.attend), World().played(decoding.reference))
-print(why or all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs))
+found = World().played(decoding.attend) + World().laid(decoding.lay)
+expected = World().played(decoding.attend_reference) + World().laid(decoding.lay_reference)
+print(why or all(torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in zip(found, expected)))
 """
 
 
