@@ -196,12 +196,14 @@ def _prompted() -> Measured:
     return measured("prompted", None, winner())
 
 
-def trained(weights: Literal["full", "lora"], seed: int, form: str = "multiplied") -> Measured:
+def trained(
+    weights: Literal["full", "lora"], seed: int, form: str = "multiplied", decoding: str = "float32"
+) -> Measured:
     from rft.stages import train
 
-    kept = Path("runs") / f"{weights}-{form}-{seed}"
+    kept = Path("runs") / f"{weights}-{form}-{seed}{'' if decoding == 'float32' else f'-{decoding}'}"
     if not kept.exists():
-        train.run(settings(**LEARNING[weights], seed=seed, form=form, validation_examples=0))
+        train.run(settings(**LEARNING[weights], seed=seed, form=form, decoding=decoding, validation_examples=0))
         kept.parent.mkdir(exist_ok=True)
         shutil.copytree("data/train", kept)
     return measured(kept.name, (weights, kept / "weights"), winner())

@@ -71,33 +71,44 @@ def worth(answer: str, target: str) -> float:
 
 
 # -- sampling --------------------------------------------------------------------------------------
-def _sampling() -> tuple[list[Part], dict[str, Any]]:
+def smollm() -> tuple[Any, list[list[int]]]:
+    """Return a sampler of SmolLM2, for which no token ends a turn, and prompts that all begin
+    otherwise."""
     import numpy as np
+
+    from rft import config
+    from rft.doctor import speed
+    from rft.models import weights
+    from rft.sampling.engine import Engine
+
+    policy = config.Policy(model=str(FOLDER), device="cpu", threads=THREADS)
+    device = weights.prepare_process(policy)
+    network, _ = weights.load(str(FOLDER), policy, device)
+    prompts = np.random.default_rng(0).integers(0, network.config.vocab_size, (ROWS, PROMPT)).tolist()
+    return Engine(network, speed.Endless(), device), prompts  # type: ignore[arg-type]
+
+
+def _sampling() -> tuple[list[Part], dict[str, Any]]:
     import torch
 
     from rft import config
     from rft.doctor import machine, speed
     from rft.doctor.capacity import shape_of
     from rft.models import weights
-    from rft.sampling.engine import Engine
 
-    device = weights.prepare_process(config.Policy(device="cpu", threads=THREADS))
-    policy = config.Policy(model=str(FOLDER), device="cpu", threads=THREADS)
-    network, _ = weights.load(str(FOLDER), policy, device)
-    theirs, _ = weights.load(str(FOLDER), policy, device)
-    engine = Engine(network, speed.Endless(), device)  # type: ignore[arg-type]
-    draw = np.random.default_rng(0)
-    distinct = draw.integers(0, network.config.vocab_size, (ROWS, PROMPT)).tolist()
+    engine, distinct = smollm()
+    device, shape = engine.device, shape_of(engine.model.config)
+    theirs, _ = weights.load(str(FOLDER), config.Policy(model=str(FOLDER), device="cpu", threads=THREADS), device)
     groups = [one for one in distinct[: ROWS // GROUP] for _ in range(GROUP)]
     limits = machine.limits(device, torch.float32)
     sides: dict[str, Callable[[], tuple[float, float]]] = {
         "generate": lambda: _generate(theirs, distinct),
-        "ours": lambda: _ours(engine, distinct),
+        "ours": lambda: ours(engine, distinct),
         "generate, groups of 8": lambda: _generate(theirs, groups),
-        "ours, groups of 8": lambda: _ours(engine, groups),
+        "ours, groups of 8": lambda: ours(engine, groups),
     }
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    _ours(engine, distinct[:4])
+    ours(engine, distinct[:4])
     _generate(theirs, distinct[:4])
     for number in range(ROUNDS):
         for name, play in sides.items():
@@ -106,7 +117,6 @@ def _sampling() -> tuple[list[Part], dict[str, Any]]:
     whole = {name: [sum(one) for one in times] for name, times in spent.items()}
     prefill = statistics.median(ROWS * PROMPT / one for one, _ in spent["ours"])
     rate = {name: statistics.median(ROWS * NEW / one for one in times) for name, times in whole.items()}
-    shape = shape_of(network.config)
     read, say = speed.work(shape, PROMPT, ROWS, NEW - 1, 4)
     reading_s, saying_s = (statistics.median(one[side] for one in spent["ours"]) for side in (0, 1))
     arithmetic_s = read.arithmetic_s(limits) + say.arithmetic_s(limits)
@@ -131,7 +141,7 @@ def _sampling() -> tuple[list[Part], dict[str, Any]]:
     return parts, notes | {"seconds": {name: [round(one, 2) for one in times] for name, times in whole.items()}}
 
 
-def _ours(engine: Any, prompts: Sequence[list[int]]) -> tuple[float, float]:
+def ours(engine: Any, prompts: Sequence[list[int]]) -> tuple[float, float]:
     """Return the seconds until the first token, and from there."""
     from rft.sampling.engine import Session
 

@@ -109,6 +109,14 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _decoding(self) -> Params:
+        server, train = self.policy.server, self.train
+        if train.decoding != "float32" and (server is not None or self.policy.dtype != "float32"):
+            why = "policy.server samples" if server is not None else f"policy.dtype is {self.policy.dtype}"
+            raise ValueError(f"train.decoding = {train.decoding} cannot be honored: {why}. Remove train.decoding")
+        return self
+
+    @model_validator(mode="after")
     def _temperatures(self) -> Params:
         server = self.policy.server
         if server is None or server.dialect != "openai_reasoning":

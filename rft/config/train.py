@@ -25,6 +25,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "clip": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
     "kl": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
     "importance_cap": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
+    "decoding": ("dr_grpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"),
     "overlong": ("dapo",),
     "ppo": ("ppo",),
     "dpo": ("dpo",),
@@ -173,6 +174,11 @@ class Train(Section):
     importance_cap: float | None = Field(default=2.0, ge=1)
     """Truncated importance sampling: cap of the weights that correct for differences between
     sampler and trainer. null: no correction; the mismatch is measured either way."""
+    decoding: Literal["float32", "bfloat16"] = "float32"
+    """Number format in which a CPU multiplies while it samples training rollouts from float32
+    weights. bfloat16 is faster where the processor has it, and not quite the policy: importance
+    weights correct for the difference, so importance_cap must be set. Validations and all other
+    stages stay in float32."""
     overlong: Overlong = Overlong()
     ppo: Ppo = Ppo()
     dpo: Dpo = Dpo()
@@ -248,6 +254,8 @@ class Train(Section):
             )
         if curriculum.kind == "epochs" and curriculum != Curriculum():
             raise ValueError("curriculum has no effect here. Remove it, or set curriculum.kind: pass_rate")
+        if self.decoding == "bfloat16" and self.importance_cap is None:
+            raise ValueError("decoding: bfloat16 needs importance_cap, which corrects for it. Set it: 2.0 is usual")
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps = {self.warmup_steps} must be below steps = {self.steps}. Lower it")
         if (self.keep == "best" or self.stop.patience) and not self.validation_examples:

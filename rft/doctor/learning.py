@@ -59,8 +59,9 @@ def look(setup: Setup) -> Finding:
     sampler = Engine(weights.sampler_copy(learner.model), chat, device)
     start = [parameter.detach().clone() for parameter in learner.parameters]
     before = _base_digests(learner.model) if is_lora else {}
-    samples = _group(setup, sampler)
-    decoded = _decoded_per_s(setup, sampler)
+    behavior = sampler.decoding_in(section.decoding)
+    samples = _group(setup, behavior)
+    decoded = _decoded_per_s(setup, behavior)
 
     began = time.monotonic()
     learner.model.train()
@@ -81,8 +82,10 @@ def look(setup: Setup) -> Finding:
 
     changed = sum(int((now.detach() != then).sum()) for now, then in zip(learner.parameters, start, strict=True))
     total = sum(then.numel() for then in start)
+    rounded = ("train.decoding", section.decoding)
+    exact = ("policy.dtype", params.policy.dtype)
     problems = [
-        *_agreement(mismatch, params.policy.dtype),
+        *_agreement(mismatch, *(exact if section.decoding == "float32" else rounded)),
         *_change(section, norm, changed, lambda: _moved(learner.model, start)),
     ]
     kept = 1.0 if changed else None
@@ -138,17 +141,16 @@ def _decoded_per_s(setup: Setup, sampler: Any) -> float:
     return max(1, sum(len(one.ids) - 1 for one in said)) / sum(one.seconds for one in said)
 
 
-def _agreement(mismatch: float, dtype: str) -> Iterator[Finding]:
+def _agreement(mismatch: float, key: str, dtype: str) -> Iterator[Finding]:
     fine, limit = AGREEMENT[dtype]
     words = f"sampler and trainer differ by up to {mismatch:.2g} in a log-probability ({dtype})"
     if not mismatch <= limit:  # NaN is no agreement
         yield fail(
             words,
-            "The model runs differently with a cache than without: try policy.dtype: float32, and report "
-            "which model it is.",
+            f"The model runs differently with a cache than without: try {key}: float32, and report which model it is.",
         )
     elif mismatch > fine:
-        yield warn(words, "Try policy.dtype: float32, or a lower train.lr.")
+        yield warn(words, f"Try {key}: float32, or a lower train.lr.")
 
 
 def _change(section: config.Train, norm: float, changed: int, moved: Callable[[], float]) -> Iterator[Finding]:

@@ -51,6 +51,7 @@ BUDGET_S = 10.0
 """For each of the three; all together take about a minute."""
 NEW = 64
 MAX_ROWS = 64
+_LOW = {"float32": "", "bfloat16": " with products in bfloat16 (the limits are float32's)"}
 OPENINGS = 64
 """Examples whose openings are measured for their length."""
 
@@ -126,7 +127,8 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> F
     prompt, typical = _lengths(setup, chat)
     shape = shape_of(setup.model_config())
     learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
-    engine = Engine(weights.sampler_copy(learner.model), Endless(), device)  # type: ignore[arg-type]
+    policy = Engine(weights.sampler_copy(learner.model), Endless(), device)  # type: ignore[arg-type]
+    engine = policy.decoding_in(params.train.decoding)
     tell("sampling")
     read, say = sampling(engine, shape, prompt, min(params.rollout.batch, MAX_ROWS), params.train.seed)
     tell("learning")
@@ -140,7 +142,7 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> F
         threads=torch.get_num_threads(),
         limits=limits,
         by_threads=by_threads,
-        forward=type(engine.forward).__name__,
+        forward=type(engine.forward).__name__ + _LOW[params.train.decoding],
         rates=(read, say, learn),
         typical=typical,
         prompt=prompt,

@@ -53,6 +53,25 @@ def packed(weight_VD: torch.Tensor) -> torch.Tensor | None:
     return torch.ops.mkldnn._reorder_linear_weight(weight_VD, ROWS)
 
 
+def packed_bfloat16(weight_VD: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the weight in bfloat16, packed. Call it only where `has_bfloat16`."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight_VD.detach().bfloat16(), ROWS)
+
+
+@cache
+@torch.inference_mode()
+def has_bfloat16() -> bool:
+    """Tell whether the processor multiplies bfloat16 itself, and rightly."""
+    try:
+        if not (torch.ops.mkldnn._is_mkldnn_bf16_supported() and torch.cpu._is_avx512_bf16_supported()):
+            return False  # without the instructions of its own oneDNN imitates them, slowly
+        x, weight = torch.arange(12.0).view(3, 4), torch.arange(20.0).view(5, 4)
+        found = linear(x.bfloat16(), packed_bfloat16(weight))
+    except (RuntimeError, AttributeError):
+        return False
+    return torch.allclose(found.float(), torch.nn.functional.linear(x, weight), rtol=2**-8)
+
+
 def linear(x_ND: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor | None = None) -> torch.Tensor:
     """Compute x W^T + bias; without gradients."""
     return _operator()(x_ND, weight_VD, bias_V, "none", [], "")

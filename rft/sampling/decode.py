@@ -37,7 +37,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -50,6 +50,15 @@ from rft.sampling.kv_cache import Feed, ModelForward, Slots
 KNOWN = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 """Allowed difference, as a share of the largest logit."""
+
+
+class _Multiplied(Protocol):
+    """What a layer multiplies by."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def onto(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Add the product to the residual."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +78,17 @@ class _Product:
         return (onednn.linear if self.by_onednn else functional.linear)(x, self.weight, self.bias)
 
     def onto(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Add the product to the residual."""
         is_plain = self.down is None and self.bias is None
         return self._added(residual, x) if is_plain else residual + self(x)
 
     def _added(self, sum_: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return onednn.linear_onto(sum_, x, self.weight) if self.by_onednn else torch.addmm(sum_, x, self.weight.T)
 
-    def begun(self, norm: torch.Tensor | None = None) -> _Product:
+    def begun(self, norm: torch.Tensor | None, in_bfloat16: bool) -> _Multiplied:
         """Return a copy for a session, the weights of the norm before it multiplied in."""
         weight = self.weight if norm is None else self.weight * norm
+        if in_bfloat16:
+            return _Bfloat16Product(onednn.packed_bfloat16(weight), self.bias)
         packed = onednn.packed(weight)
         return _product_of(weight, self.bias) if packed is None else _Product(packed, True, self.bias)
 
@@ -86,6 +96,22 @@ class _Product:
         """Return the part that makes the outputs from `first` on."""
         bias, up = (None if held is None else held[first:] for held in (self.bias, self.up))
         return _product_of(self.weight[first:], bias, self.down, up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bfloat16Product:
+    """A product of numbers that are rounded to bfloat16 and summed in float32. What comes out is
+    rounded, too."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = onednn.linear(x.bfloat16(), self.weight).float()
+        return out if self.bias is None else out.add_(self.bias)
+
+    def onto(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return residual + self(x)
 
 
 def _product_of(weight: torch.Tensor, *others: torch.Tensor | None) -> _Product:
@@ -99,22 +125,26 @@ class _Layer:
     such norms."""
 
     before: torch.Tensor | None
-    qkv: _Product
-    kv: _Product
+    qkv: _Multiplied
+    kv: _Multiplied
     qk_norm_2D: torch.Tensor | None
-    out: _Product
+    out: _Multiplied
     between: torch.Tensor | None
-    gate_up: _Product
-    down: _Product
+    gate_up: _Multiplied
+    down: _Multiplied
 
-    def begun(self, is_last: bool) -> _Layer:
-        """Return a copy for a session. Only the last layer's keys and values are computed alone."""
-        before = self.before
-        kv = self.kv.begun(before) if is_last else self.kv
-        return _Layer(
-            None, self.qkv.begun(before), kv, self.qk_norm_2D, self.out.begun(), None,
-            self.gate_up.begun(self.between), self.down.begun(),
-        )  # fmt: skip
+
+def _begun(layer: _Layer, is_last: bool, low: bool) -> _Layer:
+    """Return a copy for a session. Only the last layer's keys and values are computed alone.
+    `low`: with products in bfloat16."""
+
+    def of(product: _Multiplied, norm: torch.Tensor | None = None) -> _Multiplied:
+        assert isinstance(product, _Product), "begun twice"
+        return product.begun(norm, low)
+
+    qkv, kv = of(layer.qkv, layer.before), of(layer.kv, layer.before) if is_last else layer.kv
+    gate_up = of(layer.gate_up, layer.between)
+    return _Layer(None, qkv, kv, layer.qk_norm_2D, of(layer.out), None, gate_up, of(layer.down))
 
 
 def fast_forward(model: Any) -> tuple[FastForward | None, str]:
@@ -144,15 +174,25 @@ class FastForward:
         """Say why attention is in PyTorch's operations where it could be one loop."""
         return decoding.why_not() if self._is_plain else ""
 
+    @property
+    def no_bfloat16(self) -> str:
+        """Say why products cannot be in bfloat16 where the weights are not; empty if they can."""
+        if not self._is_plain:
+            return "the model has an adapter beside its weights, or is not in float32 on a CPU"
+        return "" if onednn.has_bfloat16() else "this processor, or this build of PyTorch, has no products in bfloat16"
+
     @torch.inference_mode()
-    def begun(self) -> FastForward:
+    def begun(self, in_bfloat16: bool = False) -> FastForward:
+        """Return a forward for one session. `in_bfloat16`: all products but the head's; what they
+        are of, and attention, stay in float32."""
         self._look(0)
+        assert not (in_bfloat16 and self.no_bfloat16), self.no_bfloat16
         if not self._is_plain:
             return self
         one = copy.copy(self)
         final = len(self._layers) - 1
-        one._layers = [layer.begun(number == final) for number, layer in enumerate(self._layers)]
-        one._head, one._last_norm = self._head.begun(self._last_norm), None
+        one._layers = [_begun(layer, number == final, in_bfloat16) for number, layer in enumerate(self._layers)]
+        one._head, one._last_norm = self._head.begun(self._last_norm, False), None
         one._places = []  # no weight changes
         return one
 
@@ -220,7 +260,7 @@ class FastForward:
         body = self.model.model
         self._embedding = self._as_is(body.embed_tokens)
         self._last_norm: torch.Tensor | None = self._as_is(body.norm)
-        self._head = self._product(self.model.lm_head)
+        self._head: Any = self._product(self.model.lm_head)
         self._layers = [self._layer(layer) for layer in body.layers]
         self._eps = torch.tensor(self.eps, device=self._embedding.device)
         has_adapters = any(isinstance(module, Unmerged) for module in self.model.modules())

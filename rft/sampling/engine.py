@@ -34,6 +34,7 @@ Shapes: B rows that speak, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import weakref
@@ -54,7 +55,7 @@ from rft.errors import UserError
 from rft.models import heap
 from rft.models.shape import num_positions
 from rft.sampling.batching import Batch, Row
-from rft.sampling.decode import fast_forward
+from rft.sampling.decode import FastForward, fast_forward
 from rft.sampling.kv_cache import ROOM, Feed, Forward, ModelForward, Prefix, Slots
 from rft.sampling.prefixes import WORTH, Part, Prompt, common, plan
 from rft.types import Opening, Sampled, ToolCall, Usage
@@ -87,6 +88,7 @@ class Engine:
         self.heads = text.num_key_value_heads
         self.head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.max_positions = _positions(model)
+        self._in_bfloat16 = False
         self._held: tuple[Slots, weakref.ref[Session]] | None = None
         self._stem: tuple[Prefix, tuple[float, ...]] | None = None
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
@@ -101,6 +103,28 @@ class Engine:
             _say_once(f"the model's own forward, which is slower: {why}")
         elif fast is not None and fast.lacks:
             _say_once(f"attention by PyTorch's operations, which are slower: {fast.lacks}")
+
+    def decoding_in(self, dtype: str) -> Engine:
+        """Return a sampler of the same weights that multiplies in this format (`train.decoding`).
+        What it says in bfloat16 is not quite the policy's: its log-probabilities are those that it
+        drew from, and who learns from it corrects for the difference.
+
+        Raises UserError where that cannot be.
+        """
+        if dtype == "float32":
+            return self
+        why = self.forward.no_bfloat16 if isinstance(self.forward, FastForward) else "the model has no fast forward"
+        if why:
+            raise UserError(f"train.decoding = {dtype} cannot be honored: {why}. Set it to float32.")
+        one = copy.copy(self)
+        one._in_bfloat16, one._held, one._stem = True, None, None
+        return one
+
+    def begun(self) -> Forward:
+        """Return the forward of one session."""
+        if self._in_bfloat16 and isinstance(self.forward, FastForward):
+            return self.forward.begun(in_bfloat16=True)
+        return self.forward.begun()
 
     def limit(self, max_tokens: int | None) -> int:
         """Return the limit of a whole context. None: as far as the model's positions reach."""
@@ -214,7 +238,7 @@ class Session:
 
     @cached_property
     def _forward(self) -> Forward:
-        return self.engine.forward.begun()
+        return self.engine.begun()
 
     def room(self, row: int) -> int:
         """Return how many tokens still fit into this row's context."""

@@ -115,7 +115,8 @@ def chat_of(bench: Workbench) -> Chat:
 
 class InProcess:
     """The learner's twin in this process, with the adapter. With full weights it is the learner
-    itself, unless it samples ahead."""
+    itself, unless it samples ahead. `behavior` samples what is learned from; it differs from
+    `policy`, which is judged, where `train.decoding` says so."""
 
     def __init__(self, bench: Workbench, learner: Any, chat: Chat, device: Any) -> None:
         self._learner = learner
@@ -124,6 +125,7 @@ class InProcess:
             twin = copy.deepcopy(learner).requires_grad_(False)
         self.policy = Engine(twin, chat, device, bench.params.rollout.deterministic)
         self.policy.model.eval()
+        self.behavior = self.policy.decoding_in(bench.params.train.decoding)
 
     def sync_weights(self, step: int) -> None:
         weights.sync(self._learner, self.policy.model)
@@ -135,7 +137,7 @@ class AtServer:
 
     def __init__(self, bench: Workbench, learner: Any, policy: remote.TokenPolicy, work: Path) -> None:
         self._bench, self._learner, self._work = bench, learner, work
-        self.policy = policy
+        self.policy = self.behavior = policy
         self.sync_weights(0)
 
     def sync_weights(self, step: int) -> None:

@@ -74,7 +74,7 @@ class Trainer:
         if supervised:
             sampled = section.model_copy(update={"examples_per_step": section.supervised.examples or len(train)})
         collector = Collector(
-            train, sampled, prompt, bench, self.sampler.policy, learner.algorithm, self.curriculum, store, max_tokens
+            train, sampled, prompt, bench, self.sampler.behavior, learner.algorithm, self.curriculum, store, max_tokens
         )
         self.collector: Collector | Dialogues | Rounds = collector
         if supervised:

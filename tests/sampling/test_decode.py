@@ -321,3 +321,31 @@ def test_a_wrong_packed_product_is_noticed_before_anything_is_sampled(monkeypatc
     found, why = fast_forward.fast_forward(network())
     assert found is None
     assert "other logits" in why
+
+
+# -- products in bfloat16 --------------------------------------------------------------------------
+needs_bfloat16 = pytest.mark.skipif(not onednn.has_bfloat16(), reason="no bfloat16 here")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", [*KINDS, "llama with biases"])
+def test_a_session_in_bfloat16_is_as_close_as_bfloat16_allows(kind: str):
+    biases = {"attention_bias": True, "mlp_bias": True} if "biases" in kind else {}
+    ours = network(kind=kind.split()[0], **biases)
+    told, held = [ids(9, 1), ids(14, 2)], slots(ours, 2)
+    forward = fast(ours).begun(in_bfloat16=True)
+    found = [
+        *forward.prefill(held, [Feed(n, 0, one) for n, one in enumerate(told)]),
+        *forward.step(held, torch.tensor([3, 4]), torch.tensor([9, 14]), 15),
+    ]
+    expected = torch.stack([last_logits(ours, one) for one in [*told, [*told[0], 3], [*told[1], 4]]])
+    difference = (torch.stack(found) - expected).abs().max() / expected.abs().max()
+    assert 1e-5 < difference < fast_forward.TOLERANCE[torch.bfloat16]
+
+
+def test_what_cannot_be_in_bfloat16_says_why(monkeypatch: pytest.MonkeyPatch):
+    ours = network(dtype=torch.bfloat16, kind="llama")
+    assert "float32" in fast(ours).no_bfloat16
+    plain = fast(network())
+    monkeypatch.setattr(onednn, "has_bfloat16", lambda: False)
+    assert "processor" in plain.no_bfloat16

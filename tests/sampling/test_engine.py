@@ -20,7 +20,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, MistralConfig, MistralFo
 
 from rft.chat.renderer import Chat
 from rft.errors import UserError
-from rft.kernels import decoding
+from rft.kernels import decoding, onednn
 from rft.rollouts.beside import LoopBeside
 from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
@@ -531,3 +531,40 @@ def test_who_cannot_have_the_loop_is_told_why_once(
         Engine(*parts, small_policy.device())
     said = capsys.readouterr().out
     assert said.count("attention by PyTorch's operations, which are slower: OSError: another OpenMP") == 1
+
+
+# -- lower precision -------------------------------------------------------------------------------
+@pytest.mark.skipif(not onednn.has_bfloat16(), reason="no bfloat16 here")
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_in_bfloat16_a_token_has_the_log_probability_that_it_was_drawn_with(
+    parts: tuple[Any, Chat], temperature: float
+):
+    """Of both samplers, which share their weights, each says what it drew from."""
+    exact = Engine(*parts, small_policy.device())
+    low = exact.decoding_in("bfloat16")
+    differences = []
+    for engine in (low, exact):
+        session = engine.session(PROMPTS, SEEDS, temperature, max_tokens=160)
+        prompts = [list(ids) for ids in session.pending]
+        for prompt, one in zip(prompts, session.sample([0, 1, 2], max_new=12), strict=True):
+            ids = prompt + list(one.ids)
+            policy = expected(exact, ids, len(prompt), temperature)
+            differences.append(max(abs(a - b) for a, b in zip(one.logprobs, policy, strict=True)))
+    low_ones, exact_ones = differences[:3], differences[3:]
+    assert max(exact_ones) < 1e-4 < max(low_ones) < 0.2
+
+
+@pytest.mark.skipif(not onednn.has_bfloat16(), reason="no bfloat16 here")
+def test_two_samplers_of_one_model_do_not_share_what_they_keep(parts: tuple[Any, Chat]):
+    exact = Engine(*parts, small_policy.device())
+    low = exact.decoding_in("bfloat16")
+    for engine in (exact, low, exact):
+        engine.session(PROMPTS, SEEDS, 1.0, max_tokens=160).sample([0, 1, 2], max_new=4)
+    assert low._held is not None
+    assert exact._held is not None
+    assert low._held[0] is not exact._held[0]
+
+
+def test_a_model_without_a_fast_forward_is_not_sampled_in_bfloat16(other: Engine):
+    with pytest.raises(UserError, match=r"train\.decoding = bfloat16 .* no fast forward\. Set it to float32"):
+        other.decoding_in("bfloat16")

@@ -17,6 +17,7 @@ import pytest
 from rft import config, reports
 from rft.chat.renderer import Chat
 from rft.errors import ConfigError, UserError
+from rft.kernels import onednn
 from rft.models import weights
 from rft.recipe import load
 from rft.sampling.engine import Engine
@@ -248,3 +249,42 @@ def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder
 def small_text(folder: Path, row: dict[str, Any]) -> str:
     """What the policy was given, as text."""
     return weights.tokenizer(str(folder / "data/policy/model")).decode(row["ids"])
+
+
+# -- decoding in bfloat16 --------------------------------------------------------------------------
+@pytest.mark.skipif(not onednn.has_bfloat16(), reason="no bfloat16 here")
+def test_rollouts_that_are_learned_from_may_be_sampled_in_bfloat16_and_validations_are_not(
+    ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, seen = Engine.session, set[tuple[bool, float]]()
+
+    def session(self: Engine, openings: Any, seeds: Any, temperature: float, max_tokens: Any) -> Any:
+        found = real(self, openings, seeds, temperature, max_tokens)
+        seen.add((found._forward is not self.forward and self._in_bfloat16, temperature))
+        return found
+
+    monkeypatch.setattr(Engine, "session", session)
+    again(ladder, tmp_path, ladder_recipe, "train", train={"decoding": "bfloat16"})
+    assert seen == {(True, 1.0), (False, 0.0)}
+    lines = (tmp_path / "data/train/metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
+    mismatches = [one["logprob_mismatch"] for one in metrics if "logprob_mismatch" in one]
+    assert 1e-3 < max(mismatches) < 0.5, "the sampler rounds, and says so"
+    assert reports.read(reports.TrainReport, tmp_path / "data/train/report.json").trained
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"dtype": "bfloat16"}, "policy.dtype is bfloat16"),
+        (
+            {"model": "m", "server": {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}},
+            "policy.server samples",
+        ),
+    ],
+)
+def test_decoding_in_bfloat16_where_nothing_here_decodes_is_refused(
+    ladder_recipe: Path, policy: dict[str, Any], why: str
+):
+    with pytest.raises(ConfigError, match=f"train.decoding = bfloat16 cannot be honored: {why}"):
+        tiny_recipe.params(ladder_recipe, policy=policy, train={"decoding": "bfloat16"})
