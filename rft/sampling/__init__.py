@@ -2,7 +2,9 @@
 
 engine     many dialogues decoded at once
 kv_cache   the keys and values of all dialogues side by side
-decode     a fast forward pass for small models
+prefixes   what prompts have in common is computed once
+decode     a fast forward pass for the families that it knows
+attention  what it does between two products
 batching   brings the turns of many rollouts together
 policies   which weights and prompt sample in a stage
 remote     policies on servers: vLLM, SGLang, chat endpoints

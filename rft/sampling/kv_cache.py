@@ -6,7 +6,7 @@ only memory. The length grows with the longest dialogue.
 
 `ModelForward` runs any causal model with rotary positions and full attention: a stand-in for
 transformers' Cache scatters each row at its own position, and the mask says what each row may see.
-rft/sampling/decode.py does the same work several times faster, for one architecture.
+rft/sampling/decode.py does the same work several times faster, for the families that it knows.
 
 Shapes: L layers, S slots, B rows of a call, H key/value heads, T positions, D head size, W tokens
 of the longest row, V vocabulary.
