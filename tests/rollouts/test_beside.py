@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from contextvars import ContextVar
 
 import pytest
@@ -74,6 +75,15 @@ def test_all_coroutines_share_one_context():
         assert beside.run(hear()) == "once"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell's background job ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("while_it_computes", [True, False])
 def test_an_interrupt_cancels_the_work_which_cleans_up_before_it_comes_out(while_it_computes: bool):
     cleaned: list[str] = []
