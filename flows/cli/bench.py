@@ -81,6 +81,7 @@ def as_json(found: Found) -> dict[str, Any]:
         "bytes_per_s": limits.bytes_per_s,
         "flops_per_s_by_threads": {str(count): value for count, value in found.by_threads.items()},
         "forward": found.forward,
+        "decoding": found.decoding,
         "prompt_tokens": found.prompt,
         "rates": {
             rate.name: {
@@ -114,6 +115,12 @@ def draw(found: Found) -> None:
     console.print(table)
     if found.forward == "ModelForward":
         console.print("The model samples with its own forward pass, which is slower: ours does not know it.")
+    if found.decoding != "float32":
+        console.print(
+            f"Reading and saying are measured in {found.decoding}, as train.decoding says, beside limits of "
+            f"{found.dtype}. All stages but train are sampled in {found.dtype}, and take longer than told below.",
+            soft_wrap=True,
+        )
     for line in _threads(found):
         console.print(line, soft_wrap=True)
     console.print("")

@@ -51,7 +51,6 @@ BUDGET_S = 10.0
 """For each of the three; all together take about a minute."""
 NEW = 64
 MAX_ROWS = 64
-_LOW = {"float32": "", "bfloat16": " with products in bfloat16 (the limits are float32's)"}
 OPENINGS = 64
 """Examples whose openings are measured for their length."""
 
@@ -89,6 +88,8 @@ class Found:
     """Operations per second by number of threads; empty on a GPU."""
     forward: str
     """Which forward pass samples."""
+    decoding: str
+    """Number format of its products, where `dtype` is float32. The limits are of `dtype`."""
     rates: tuple[Rate, ...]
     typical: Typical
     prompt: int
@@ -142,7 +143,8 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> F
         threads=torch.get_num_threads(),
         limits=limits,
         by_threads=by_threads,
-        forward=type(engine.forward).__name__ + _LOW[params.train.decoding],
+        forward=type(engine.forward).__name__,
+        decoding=params.train.decoding,
         rates=(read, say, learn),
         typical=typical,
         prompt=prompt,

@@ -117,7 +117,19 @@ def test_a_server_has_a_speed_of_its_own(tmp_path: Path):
 def test_another_number_of_threads_is_named_where_it_is_faster():
     def found(by_threads: dict[int, float]) -> Any:
         return speed.Found(
-            "m", 1, "cpu", "float32", 4, Limits(1.0, 1.0), by_threads, "FastForward", (), Typical(1, 2), 1, {}
+            "m",
+            1,
+            "cpu",
+            "float32",
+            4,
+            Limits(1.0, 1.0),
+            by_threads,
+            "FastForward",
+            "float32",
+            (),
+            Typical(1, 2),
+            1,
+            {},
         )
 
     assert _threads(found({1: 10.0, 2: 20.0, 4: 8.0})) == ["Products are 2.5 times as fast with policy.threads: 2."]
