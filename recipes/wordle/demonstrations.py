@@ -21,7 +21,7 @@ from .examples import Options, deal
 from .game import GUESSES, OVER, REPEATED, UNKNOWN, WON
 from .tools import NONE_FIT
 
-INSTRUCTIONS = {"seed": (0.50, 0.25), "with_care": (0.15, 0.55), "quick": (0.20, 0.05), "brief": (0.15, 0.25)}
+INSTRUCTIONS = {"seed": (0.50, 0.12), "with_care": (0.15, 0.28), "quick": (0.20, 0.03), "brief": (0.15, 0.12)}
 """Instruction of prompts.json -> (share of the dialogues, share of these that play with care)."""
 OTHER_K = (2, 6)
 OTHER_K_SHARE = 0.1

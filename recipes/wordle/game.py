@@ -5,8 +5,8 @@ that a policy writes can change what happened. A guess that is no word of the di
 was made before, costs a turn like any other. Once the secret is found or six guesses are made, the
 game is over, and what comes later changes nothing.
 
-A guess whose reply was lost is sent again with the same call id. It gets the same reply, and costs
-no second turn.
+A guess whose reply was lost is sent again with the same call id and the same word. It gets the same
+reply, and costs no second turn.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Game:
     moves: list[Move] = field(default_factory=list)
     is_spelled: bool = False
     """Whether replies also say the marks letter by letter."""
-    _replies: dict[str, str] = field(default_factory=dict)
+    _replies: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @classmethod
     def begun(cls, dictionary: Dictionary, secret: str, given: Sequence[str], is_spelled: bool = False) -> Game:
@@ -80,9 +80,10 @@ class Game:
 
     def guess(self, text: str, call_id: str) -> str:
         """Make a guess, and return the reply."""
-        if call_id not in self._replies:
-            self._replies[call_id] = self._made(text)
-        return self._replies[call_id]
+        call = call_id, text  # both: some servers count the ids of each turn from 0
+        if call not in self._replies:
+            self._replies[call] = self._made(text)
+        return self._replies[call]
 
     def _made(self, text: str) -> str:
         if self.is_solved or not self.num_left:

@@ -30,7 +30,7 @@ class Habits:
 
     give_up: float = 0.08
     from_memory: float = 0.30  # no look at `find` before a guess
-    first_clue: float = 0.45  # asks with the first clue only
+    first_clue: float = 0.60  # asks with the first clue only
     last_clue: float = 0.30  # asks with the last clue only
     ask_again: float = 0.40
     ask_again_at_once: float = 0.2  # of these: two of the same in one turn

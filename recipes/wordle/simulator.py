@@ -30,7 +30,7 @@ class World:
     openings: tuple[str, ...] = OPENINGS
     favored: str = ""
     more_given: int = 0
-    careful_share: float = 0.25
+    careful_share: float = 0.12
     error_share: float = 0.03  # conversations with a failed tool call
     slowness: float = 1.0
     feedback_share: float = 0.4
@@ -41,7 +41,7 @@ DRIFTED = World(
     openings=(" please help me with", " today it is", " stuck at"),
     favored="jkqvwxyz",
     more_given=1,
-    careful_share=0.05,
+    careful_share=0.03,
     error_share=0.12,
     slowness=1.8,
 )

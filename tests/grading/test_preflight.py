@@ -154,7 +154,7 @@ def test_no_two_plays_share_a_trace_id(tmp_path: Path):
 
 def test_a_target_that_is_reached_by_calls_is_played(tmp_path: Path):
     """Its grader pays for what was looked up, so the target as a text is worth nothing."""
-    looked_up = '[message["content"] for message in sample["trajectory"] if message["role"] == "tool"]'
+    looked_up = '[message["content"].strip() for message in sample["trajectory"] if message["role"] == "tool"]'
     made = leak(tmp_path, f'item["target"] in {looked_up}')
     told = {"name": "told", "kind": "tell", "turns": ["the value"], "starts_from": "hit"}
     assert play(made, told).target_score == 0.0, "nobody looked it up"

@@ -129,7 +129,8 @@ def test_what_is_no_new_word_costs_a_turn(words: ModuleType, game: ModuleType, w
 def test_a_call_that_is_sent_again_gets_the_same_reply(words: ModuleType, game: ModuleType) -> None:
     one = begun(words, game)
     assert one.guess(" sheep", "call_0_0") == one.guess(" sheep", "call_0_0") == " sheep xxyyx , 4 left"
-    assert one.guess(" sheep", "call_1_0") == " said before , 3 left"
+    assert one.guess(" maple", "call_0_0") == " maple xyxyg , 3 left", "another word is another call"
+    assert one.guess(" sheep", "call_1_0") == " said before , 2 left"
 
 
 @given(st.lists(st.one_of(st.sampled_from(["sheep", "maple", "eagle", "crane"]), st.text(max_size=8)), max_size=9))
