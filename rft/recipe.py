@@ -11,7 +11,9 @@ alone loads one, by path.
                         from_traffic(options, conversation) -> Example | None, for graded traffic
                         features(messages) -> dict[str, str | list[str]], categories in which drift
                             is watched, such as the mix of chapters
-                        answer(target) -> str, a target as a final answer
+                        answer(target) -> str, a target as a final answer; or a list of the
+                            assistant's messages up to it, with tool calls, for a grader that looks
+                            at what was done, or an answer that is the call of a terminal tool
                         exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
                         dict. `rft.tools.server` serves both over HTTP in a process of its own.
@@ -146,8 +148,9 @@ class Recipe:
         function = getattr(self._module("examples"), "exploit_values", None)
         return function(self.options, example) if function else {}
 
-    def answer(self, target: Any) -> str:
-        """Write a target as a final answer."""
+    def answer(self, target: Any) -> str | list[str]:
+        """Write a target as a final answer, or as the assistant's messages up to it
+        (rft/grading/scripted.py)."""
         function = getattr(self._module("examples"), "answer", None)
         if function is not None:
             return function(target)

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any
 
 from rft import config
+from rft.chat.renderer import parse_calls
 from rft.recipe import Recipe
 from rft.reports import Conversation
 from rft.types import Example, Message
@@ -68,13 +69,22 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
     return [dialogue for *_, dialogue in sorted(found, key=lambda row: row[:2])], left_out
 
 
-def _unfit(messages: Sequence[Message], right: str) -> str:
-    """Say why a graded conversation cannot be imitated; empty if it can."""
+def _unfit(messages: Sequence[Message], right: str | Sequence[str]) -> str:
+    """Say why a graded conversation cannot be imitated; empty if it can.
+
+    `right` as `Recipe.answer` writes it: where the recipe answers by the call of a terminal tool,
+    the conversation ends with one, which nothing answers.
+    """
     last = messages[-1]
-    if last["role"] != "assistant" or last.get("tool_calls"):
+    said = [(call["function"]["name"], call["function"]["arguments"]) for call in last.get("tool_calls") or []]
+    wanted = right if isinstance(right, str) else right[-1]
+    calls = [] if isinstance(right, str) else [(call.name, call.arguments) for call in parse_calls(wanted)]
+    if last["role"] != "assistant" or [name for name, _ in said] != [name for name, _ in calls]:
         return "it does not end with an answer"
-    if not _same(str(last.get("content") or ""), right):
+    told = zip(said, calls, strict=True) if calls else [(("", str(last.get("content") or "")), ("", wanted))]
+    if not all(_same(arguments, expected) for (_, arguments), (_, expected) in told):
         return "its answer was corrected"
+    messages = messages[:-1] if calls else messages
     asked = [call.get("id") for message in messages for call in message.get("tool_calls") or []]
     given = [message.get("tool_call_id") for message in messages if message["role"] == "tool"]
     return "" if asked == given else "a tool call has no result of its own"

@@ -1,0 +1,90 @@
+"""Is an answer right? Decided by its form, never by a model: the same words get the same verdict.
+
+    number    929273, also written #929273
+    date      2019-05-28, 28 May 2019, May 28, 2019
+    text      a name or version; case, accents and spaces do not count
+
+One answer, and nothing beside it. A number, date or version in other than plain ASCII is none, and
+what a name may be written in is what is in the name itself. So no list, no remark for the judge and
+no invisible letter passes beside the right word.
+
+An *abstention* says that the mailbox does not hold the answer: null, or one of `SAYS` as the whole
+answer, in any case and with any punctuation around it. "I don't know, but perhaps 929273" is an
+answer.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import unicodedata
+from typing import Literal
+
+from rft.config.abstention import plain
+
+from .mails import fold
+
+Form = Literal["number", "date", "text"]
+LONGEST = 120
+"""Characters of an answer, unless the right one is longer."""
+SAYS = frozenset(
+    plain(text)
+    for text in (
+        "I don't know",
+        "I do not know",
+        "don't know",
+        "unknown",
+        "not found",
+        "no answer",
+        "none",
+        "n/a",
+        "the mailbox does not say",
+        "not in the mailbox",
+    )
+)
+_DAYS = ("%Y-%m-%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y", "%b %d, %Y", "%B %d %Y", "%b %d %Y")
+_ADDRESS = re.compile(r"\s*<[^<>@\s]+@[^<>@\s]+>$")
+
+
+def abstains(answer: str | None) -> bool:
+    return answer is None or plain(answer) in SAYS
+
+
+def is_right(answer: str, target: str, form: Form) -> bool:
+    said = answer.strip()
+    if len(said) > max(LONGEST, len(target)):
+        return False
+    if form == "text":
+        return _same_text(said, target)
+    if not said.isascii():
+        return False
+    if form == "number":
+        return re.fullmatch(r"#?\d+", said) is not None and said.lstrip("#") == target.lstrip("#")
+    return _day(said) is not None and _day(said) == _day(target)
+
+
+def form_of(target: str) -> Form:
+    """Return the form of an answer that a person wrote down."""
+    if re.fullmatch(r"#?\d+", target.strip()):
+        return "number"
+    return "date" if _day(target.strip()) else "text"
+
+
+def _same_text(said: str, target: str) -> bool:
+    if _exact(said) == _exact(target):
+        return True
+    without_address = _ADDRESS.sub("", said) if "<" not in target else said
+    return said.isascii() and fold(without_address) == fold(target) != ""
+
+
+def _exact(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _day(text: str) -> datetime.date | None:
+    for form in _DAYS:
+        try:
+            return datetime.datetime.strptime(text, form).date()
+        except ValueError:
+            continue
+    return None
