@@ -103,7 +103,7 @@ def _mail(path: Path, name: str, message: email.message.EmailMessage) -> Mail:
         thread=fold(_REPLY.sub("", subject)) or name,
         sender=sender or address,
         address=address,
-        recipients=" ".join(f"{who} {where}".strip() for who, where in recipients),
+        recipients=" ".join(f"{who} {where}".strip() for who, where in recipients if where),
         date=_date(path, name, message, subject),
         subject=subject,
         body=_body(message),
