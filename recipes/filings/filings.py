@@ -1,0 +1,218 @@
+"""Filings, and the search over them: what tools, questions and the grader have in common.
+
+    Company    a name, and the filings that it has made
+    Filing     a document of a company and a period: pages, by their numbers
+    Page       a text, and the cells that it shows
+    Cell       a figure as it is printed: item, period, value, unit, number
+
+A figure may be printed on several pages: net income stands in the income and the cash flow
+statement, and next year's filing repeats it. All of them are places of the figure.
+
+A corpus is all filings of a run. Where they come from, statements.py or your CSV files (tables.py),
+only `corpus()` knows. Search knows companies and periods alone; a company's pages are made when
+someone opens them, because a run touches a few of thousands.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from rft.types import Split
+
+from .options import Options
+
+NOTHING = " no such document . nearest :"
+"""Opens the reply of a search in which no document has all words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    item: str
+    period: str
+    value: Fraction
+    unit: str
+    number: str
+    """The value as the page prints it."""
+    restated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    number: int
+    title: str
+    text: str
+    cells: tuple[Cell, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filing:
+    doc: str
+    company: str
+    period: str
+    form: str
+    pages: tuple[Page, ...]
+
+    def page(self, number: int) -> Page | None:
+        return next((page for page in self.pages if page.number == number), None)
+
+    @property
+    def line(self) -> str:
+        """What a search shows of it."""
+        pages = " , ".join(f"{page.title} page {page.number}" for page in self.pages if page.cells)
+        amended = " amended" if self.form.endswith("A") else ""
+        return f" {self.company} {self.period}{amended} {self.doc} : {pages}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a question may ask for. `restated`: the later version; None: there is only one."""
+
+    item: str
+    period: str
+    restated: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    doc: str
+    page: int
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What search knows of a filing."""
+
+    doc: str
+    company: str
+    period: str
+    form: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    entries: Sequence[Entry]
+    make: Callable[[str], tuple[Filing, ...]]
+    """Makes the filings of a company."""
+    families: dict[str, str]
+    """Company -> the name by which its split is chosen, the same for near-duplicates."""
+    items: tuple[str, ...]
+    sha256: str = ""
+    """Of the user's files, where it was read from some."""
+    _made: dict[str, tuple[Filing, ...]] = field(default_factory=dict, repr=False)
+
+    def filings(self, company: str) -> tuple[Filing, ...]:
+        if company not in self._made:
+            self._made[company] = self.make(company)
+        return self._made[company]
+
+    def filing(self, doc: str) -> Filing | None:
+        entry = self._by_doc.get(doc)
+        return next((each for each in self.filings(entry.company) if each.doc == doc), None) if entry else None
+
+    def companies(self, split: Split | None = None) -> list[str]:
+        return [name for name in self.families if split is None or self.split_of(name) == split]
+
+    def split_of(self, company: str) -> Split:
+        """Choose by a stable hash of the name, so that test companies are never trained on."""
+        return split_of(self.families.get(company, company))
+
+    def search(self, query: str, k: int) -> tuple[list[Filing], bool]:
+        """Return k filings, and whether they have all words of the query. Those with most words in
+        common come first, then those with the fewest others, the oldest first."""
+        wanted = set(words(query))
+        counts: dict[int, int] = {}
+        for word in wanted:
+            for n in self._index.get(word, ()):
+                counts[n] = counts.get(n, 0) + 1
+        order = sorted(counts, key=lambda n: (-counts[n], self._lengths[n], self.entries[n].period, n))[:k]
+        found = [filing for n in order if (filing := self.filing(self.entries[n].doc))]
+        return found, bool(order) and counts[order[0]] == len(wanted)
+
+    def places(self, company: str) -> dict[Figure, list[Place]]:
+        """Return every figure of a company with all pages that show it."""
+        found: dict[tuple[str, str, bool], list[Place]] = {}
+        for filing in self.filings(company):
+            for page in filing.pages:
+                for cell in page.cells:
+                    place = Place(filing.doc, page.number, cell)
+                    found.setdefault((cell.item, cell.period, cell.restated), []).append(place)
+        again = {(item, period) for item, period, restated in found if restated}
+        return {
+            Figure(item, period, restated if (item, period) in again else None): places
+            for (item, period, restated), places in found.items()
+        }
+
+    @functools.cached_property
+    def periods(self) -> list[str]:
+        return sorted({entry.period for entry in self.entries})
+
+    @functools.cached_property
+    def _by_doc(self) -> dict[str, Entry]:
+        return {entry.doc: entry for entry in self.entries}
+
+    @functools.cached_property
+    def _words(self) -> list[set[str]]:
+        return [set(words(f"{entry.company} {entry.period} {entry.form} {entry.doc}")) for entry in self.entries]
+
+    @functools.cached_property
+    def _lengths(self) -> list[int]:
+        return [len(found) for found in self._words]
+
+    @functools.cached_property
+    def _index(self) -> dict[str, list[int]]:
+        index: dict[str, list[int]] = {}
+        for n, found in enumerate(self._words):
+            for word in found:
+                index.setdefault(word, []).append(n)
+        return index
+
+
+def split_of(family: str) -> Split:
+    percent = zlib.crc32(f"split {family}".encode()) % 100
+    return "train" if percent < 60 else "validation" if percent < 70 else "test"
+
+
+def block_of(family: str, blocks: int) -> int:
+    """Choose a block of test examples, by another hash than the split."""
+    return zlib.crc32(f"block {family}".encode()) % blocks
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
+def reply(found: list[Filing], has_all: bool) -> str:
+    """Write what a search answers: one filing a line."""
+    if not found:
+        return " no such document"
+    return "\n".join([*([] if has_all else [NOTHING]), *(filing.line for filing in found)])
+
+
+@functools.lru_cache(maxsize=8)
+def corpus(options: Options) -> Corpus:
+    """Return the filings of these options. Raises UserError for CSV files that cannot be read."""
+    from . import statements, tables
+
+    return statements.corpus(options) if options.folder is None else tables.corpus(options)
+
+
+def corpus_of(item: dict[str, Any]) -> Corpus:
+    """Return the filings that a row is about."""
+    metadata = item.get("metadata") or {}
+    found = corpus(Options.model_validate(metadata.get("options") or {}))
+    if found.sha256 != metadata.get("sha256", ""):
+        raise ValueError(
+            "the CSV files changed since the examples were made from them. Run the stage `examples` again."
+        )
+    return found
+
+
+Kind = Literal["item", "period", "company"]
+"""What the filings lack, where a question has no answer."""
