@@ -59,7 +59,8 @@ def _value(node: ast.expr) -> Fraction:
             return _value(left) * _value(right)
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _value(left) / _value(right)
-    raise Refused("only + - * / and parentheses are known")
+        case _:
+            raise Refused("only + - * / and parentheses are known")
 
 
 def plain(value: int | Fraction) -> str:
@@ -76,7 +77,7 @@ def plain(value: int | Fraction) -> str:
 
 
 def _size(value: Fraction) -> int:
-    """Count the digits before the point; below 1, the zeros behind it as negative: -2 for 0.0051."""
+    """Count the digits before the point, or the zeros behind it: 3 for 482.1, -2 for 0.0051."""
     if value >= 1:
         return len(str(value.numerator // value.denominator))
     zeros = 0

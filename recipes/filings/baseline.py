@@ -1,10 +1,10 @@
 """What needs no learning: an honest scripted agent, and the shortcuts that a policy must beat.
 
-    scripted        the careful analyst: reads the question in its fixed form, then uses the tools
-    closed_book     an answer without any tool
-    most_frequent   always "not in filings", the most frequent answer
-    first_hit       the first line of the first page of the first filing, quoted as it should be
-    random          a figure of a page of the company's filings, taken at random
+scripted        the careful analyst: reads the question in its fixed form, then uses the tools
+closed_book     an answer without any tool
+most_frequent   always "not in filings", the most frequent answer
+first_hit       the first line of the first page of the first filing, quoted as it should be
+random          a figure of a page of the company's filings, taken at random
 """
 
 from __future__ import annotations

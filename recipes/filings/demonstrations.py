@@ -17,10 +17,11 @@ from pathlib import Path
 from rft.recipe import Message
 
 from . import analyst
+from .asking import Writer
 from .examples import example
 from .filings import corpus
 from .options import Options
-from .questions import ABSTENTION, Writer
+from .questions import ABSTENTION
 from .statements import FIRST_YEAR, ITEMS, LAST_YEARS, MERGED, STATEMENTS
 
 INSTRUCTIONS = {"seed": (0.5, 0.25), "quote": (0.2, 0.6), "quick": (0.15, 0.15), "check": (0.15, 0.1)}
@@ -66,7 +67,7 @@ def vocabulary(options: Options) -> list[str]:
     items = [*ITEMS, *(name for name, _ in MERGED.values())]
     return [
         '{"citations": [{"doc": "', '{"citations": [], "value": ', ', "quote": "', '"}, {"doc": "', '"}], "value": ',
-        ', "unit": "thousands"}', ', "unit": "millions"}', f"{ABSTENTION}", "10K-", " : ",
+        ', "unit": "thousands"}', ', "unit": "millions"}', ABSTENTION, "10K-", "less",
         *(f" {item} " for item in items),
         *(f" {statement} page " for statement in STATEMENTS),
         *(f" FY{year}" for year in range(FIRST_YEAR, LAST_YEARS[-1] + 1)),

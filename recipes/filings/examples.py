@@ -25,9 +25,10 @@ from rft.errors import UserError
 from rft.recipe import Conversation, Example, Message
 from rft.types import Split
 
+from .asking import Asked, Writer, take
 from .filings import Corpus, block_of, corpus
 from .options import Options as Options
-from .questions import ABSTENTION, Asked, Writer, parse, place_row, shows, take, target
+from .questions import ABSTENTION, parse, place_row, shows, target
 from .statements import ITEMS, statement_of
 
 BLOCKS = 3
@@ -68,8 +69,8 @@ def example(example_id: str, asked: Asked, known: Corpus, options: Options) -> E
 
 def _metadata(known: Corpus, options: Options, slice_: str) -> dict[str, Any]:
     found: dict[str, Any] = {"slice": slice_, "unanswerable": slice_ == "unanswerable"}
-    if changed := options.changed():
-        found["options"] = changed
+    if about := options.of_filings():
+        found["options"] = about
     if known.sha256:
         found["sha256"] = known.sha256
     return found

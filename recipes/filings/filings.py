@@ -16,12 +16,13 @@ someone opens them, because a run touches a few of thousands.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from rft.types import Split
 
@@ -124,16 +125,18 @@ class Corpus:
         return split_of(self.families.get(company, company))
 
     def search(self, query: str, k: int) -> tuple[list[Filing], bool]:
-        """Return k filings, and whether they have all words of the query. Those with most words in
-        common come first, then those with the fewest others, the oldest first."""
+        """Return at most k filings, and whether they have all words of the query. If some have, no
+        others are shown; else those with most words come first. Of equal ones those with the fewest
+        other words come first, the oldest first."""
         wanted = set(words(query))
         counts: dict[int, int] = {}
         for word in wanted:
             for n in self._index.get(word, ()):
                 counts[n] = counts.get(n, 0) + 1
-        order = sorted(counts, key=lambda n: (-counts[n], self._lengths[n], self.entries[n].period, n))[:k]
-        found = [filing for n in order if (filing := self.filing(self.entries[n].doc))]
-        return found, bool(order) and counts[order[0]] == len(wanted)
+        has_all = bool(counts) and max(counts.values()) == len(wanted)
+        shown = [n for n in counts if counts[n] == len(wanted)] if has_all else list(counts)
+        shown.sort(key=lambda n: (-counts[n], self._lengths[n], self.entries[n].period, n))
+        return [filing for n in shown[:k] if (filing := self.filing(self.entries[n].doc))], has_all
 
     def places(self, company: str) -> dict[Figure, list[Place]]:
         """Return every figure of a company with all pages that show it."""
@@ -195,11 +198,16 @@ def reply(found: list[Filing], has_all: bool) -> str:
     return "\n".join([*([] if has_all else [NOTHING]), *(filing.line for filing in found)])
 
 
-@functools.lru_cache(maxsize=8)
 def corpus(options: Options) -> Corpus:
     """Return the filings of these options. Raises UserError for CSV files that cannot be read."""
-    from . import statements, tables
+    return _corpus(json.dumps(options.of_filings(), sort_keys=True))
 
+
+@functools.lru_cache(maxsize=8)
+def _corpus(settings: str) -> Corpus:
+    from . import statements, tables  # they make what this module defines
+
+    options = Options.model_validate_json(settings)
     return statements.corpus(options) if options.folder is None else tables.corpus(options)
 
 
@@ -212,7 +220,3 @@ def corpus_of(item: dict[str, Any]) -> Corpus:
             "the CSV files changed since the examples were made from them. Run the stage `examples` again."
         )
     return found
-
-
-Kind = Literal["item", "period", "company"]
-"""What the filings lack, where a question has no answer."""

@@ -137,21 +137,26 @@ def _citations(answer: Answer, operands: list[list[dict[str, Any]]], corpus: Cor
 def _is_shown(citation: Citation, operand: list[dict[str, Any]], corpus: Corpus) -> bool:
     """Whether the quote is an exact piece of a line of its page, and shows the operand there."""
     places = [place for place in operand if (place["doc"], place["page"]) == (citation.doc, citation.page)]
-    return bool(places) and _is_quoted(citation, corpus) and any(
-        shows(citation.quote, place["item"], place["number"]) for place in places
+    return (
+        bool(places)
+        and _is_quoted(citation, corpus)
+        and any(shows(citation.quote, place["item"], place["number"]) for place in places)
     )
 
 
 def _is_quoted(citation: Citation, corpus: Corpus) -> bool:
     filing = corpus.filing(citation.doc)
     page = filing.page(citation.page) if filing else None
-    is_quote = citation.quote.strip() and "\n" not in citation.quote and len(citation.quote) <= MAX_QUOTE
-    return bool(page and is_quote) and citation.quote in page.text
+    if page is None or not citation.quote.strip():
+        return False
+    return "\n" not in citation.quote and len(citation.quote) <= MAX_QUOTE and citation.quote in page.text
 
 
 def _is_in_document(citation: Citation, corpus: Corpus) -> bool:
     filing = corpus.filing(citation.doc)
-    return bool(filing and citation.quote.strip()) and any(citation.quote in page.text for page in filing.pages)
+    if filing is None or not citation.quote.strip():
+        return False
+    return any(citation.quote in page.text for page in filing.pages)
 
 
 def _is_near(value: Fraction, right: Fraction) -> bool:

@@ -1,4 +1,4 @@
-"""Names of invented companies: two words and a trade, and perhaps a fourth word of a near-duplicate.
+"""Names of invented companies: two words and a trade, and one more for a near-duplicate.
 
 `Amber Harbor Foods` and `Amber Harbor Foods Holdings` are two companies. They are in one split,
 because whoever knows one of the names half knows the other.
@@ -10,22 +10,27 @@ import functools
 import itertools
 import random
 
-FIRST = (
-    "Amber Arctic Aspen Azure Beacon Birch Blue Bright Bronze Cedar Clear Cobalt Copper Coral Crest Crystal Delta "
-    "Eagle Ember Falcon Fern Flint Frost Gale Garnet Golden Granite Green Grand Hazel Hollow Indigo Iron Ivory Jade "
-    "Juniper Lake Laurel Linden Lunar Maple Marble Meadow Misty Noble North Oak Ocean Olive Onyx Opal Orchid Pearl "
-    "Pine Prairie Quartz Raven River Ruby Sable Silver Solar Stone Willow"
-).split()
-SECOND = (
-    "Anchor Arch Bank Bay Bend Bluff Bridge Brook Canyon Cape Castle Cliff Cove Creek Cross Dale Dune Field Ford "
-    "Forest Forge Gate Glen Grove Gulf Harbor Haven Heath Hill Horizon Island Junction Key Landing Ledge Light Lodge "
-    "March Mesa Mill Moor Mountain Orchard Park Pass Path Peak Plain Point Pond Port Range Reef Ridge Rock Shore Spring "
-    "Summit Trail Valley View Vista Water Wood"
-).split()
-TRADES = (
-    "Foods Motors Energy Textiles Software Mining Airlines Pharma Logistics Retail Steel Media Chemicals Robotics"
-).split()
-MORE = "Holdings Group International".split()
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+FIRST = _words("""
+    Amber Arctic Aspen Azure Beacon Birch Blue Bright Bronze Cedar Clear Cobalt Copper Coral Crest Crystal Delta
+    Eagle Ember Falcon Fern Flint Frost Gale Garnet Golden Granite Green Grand Hazel Hollow Indigo Iron Ivory Jade
+    Juniper Lake Laurel Linden Lunar Maple Marble Meadow Misty Noble North Oak Ocean Olive Onyx Opal Orchid Pearl
+    Pine Prairie Quartz Raven River Ruby Sable Silver Solar Stone Willow
+""")
+SECOND = _words("""
+    Anchor Arch Bank Bay Bend Bluff Bridge Brook Canyon Cape Castle Cliff Cove Creek Cross Dale Dune Field Ford
+    Forest Forge Gate Glen Grove Gulf Harbor Haven Heath Hill Horizon Island Junction Key Landing Ledge Light Lodge
+    March Mesa Mill Moor Mountain Orchard Park Pass Path Peak Plain Point Pond Port Range Reef Ridge Rock Shore
+    Spring Summit Trail Valley View Vista Water Wood
+""")
+TRADES = _words("""
+    Foods Motors Energy Textiles Software Mining Airlines Pharma Logistics Retail Steel Media Chemicals Robotics
+""")
+MORE = ("Holdings", "Group", "International")
 """What a near-duplicate has in addition."""
 
 

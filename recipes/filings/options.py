@@ -59,6 +59,8 @@ class Options(BaseModel):
             )
         return self
 
-    def changed(self) -> dict[str, Any]:
-        """Return what differs from the defaults, which is what an example carries."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+    def of_filings(self) -> dict[str, Any]:
+        """Return what says how the filings look and differs from the defaults: an example carries
+        it."""
+        asked = {"lookup_share", "programs", "unanswerable_share"}
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=asked)

@@ -1,11 +1,11 @@
 """Pages of a filing: a year's statements as text, and the cells that the text shows.
 
-    lines                                      table
-     Amber Harbor Foods FY2024 income page 3    Amber Harbor Foods FY2024 income page 3
-     FY2024 revenue 482130 thousands            in thousands of US dollars
-     FY2024 cost of sales 262051 thousands      | item | FY2024 | FY2023 |
-                                                | --- | ---: | ---: |
-                                                | revenue | 482,130 | 455,210 |
+lines                                      table
+ Amber Harbor Foods FY2024 income page 3    Amber Harbor Foods FY2024 income page 3
+ FY2024 revenue 482130 thousands            in thousands of US dollars
+ FY2024 cost of sales 262051 thousands      | item | FY2024 | FY2023 |
+                                            | --- | ---: | ---: |
+                                            | revenue | 482,130 | 455,210 |
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def pages(company: Profile, report: Report, form: str, options: Options) -> tupl
         made.append(_page(number, statement, heading, rows, report, options))
     if options.notes:
         number = len(made) + 1
-        made.append(Page(number, "notes", "\n".join([f"{title} notes page {number}", *_notes(company, report, options)])))
+        lines = [f"{title} notes page {number}", *_notes(company, report, options)]
+        made.append(Page(number, "notes", "\n".join(lines)))
     return tuple(made)
 
 
@@ -55,12 +56,13 @@ def _rows(report: Report, statement: str, options: Options) -> Iterator[tuple[st
     if options.comparatives and "net income" in report.before:
         before = f"FY{int(report.period[2:]) - 1}"
         years.append((before, report.before, report.before_restated))
+    shown = False
     for item in STATEMENTS[statement]:
-        if item in hidden:
-            if item == next(each for each in STATEMENTS[statement] if each in hidden):
-                yield name, [_cell(name, period, year, hidden, is_new, report, options) for period, year, is_new in years]
+        if item in hidden and shown:
             continue
-        yield item, [_cell(item, period, year, (item,), is_new, report, options) for period, year, is_new in years]
+        shown = shown or item in hidden
+        label, items = (name, hidden) if item in hidden else (item, (item,))
+        yield label, [_cell(label, period, year, items, is_new, report, options) for period, year, is_new in years]
 
 
 def _cell(

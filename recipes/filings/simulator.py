@@ -21,11 +21,12 @@ from typing import Any
 from rft.recipe import Message
 
 from . import analyst
+from .asking import Asked, Writer, take
 from .demonstrations import instructions
 from .examples import answer, example
 from .filings import Corpus, corpus
 from .options import Options
-from .questions import ABSTENTION, OPENINGS, Asked, Writer, take
+from .questions import ABSTENTION, OPENINGS
 from .statements import CASH_FLOW
 
 
@@ -81,9 +82,7 @@ def write_window(
     os.replace(part, path)
 
 
-def _conversation(
-    asked: Asked, world: World, known: Corpus, options: Options, rng: random.Random
-) -> dict[str, Any]:
+def _conversation(asked: Asked, world: World, known: Corpus, options: Options, rng: random.Random) -> dict[str, Any]:
     opening: list[Message] = [
         {"role": "system", "content": instructions()["seed"]},
         {"role": "user", "content": asked.text},

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import names
 from .filings import Corpus, Entry, Filing
@@ -143,25 +143,21 @@ def reports(known: Profile) -> list[Report]:
         in_millions = known.switches and number == known.years[-1]
         unit = known.unit if not known.switches else "millions" if in_millions else "thousands"
         scale = 1000 if known.switches and not in_millions else 1
-        merged, before_restated = _merged(rng), is_restated
-
-        def report(shown: Year, restated: bool) -> Report:
-            return Report(
-                period=period(number),
-                year=shown,
-                before=before,
-                before_restated=before_restated,
-                unit=unit,
-                scale=scale,
-                restated=restated,
-                merged=merged,
-            )
-
-        made.append(report(year, False))
+        first = Report(
+            period=period(number),
+            year=year,
+            before=before,
+            before_restated=is_restated,
+            unit=unit,
+            scale=scale,
+            restated=False,
+            merged=_merged(rng),
+        )
+        made.append(first)
         is_restated = number == known.restates
         if is_restated:
             year = restated(year, rng)
-            made.append(report(year, True))
+            made.append(replace(first, year=year, restated=True))
     return made
 
 

@@ -185,9 +185,7 @@ def _pages(rows: list[Row], options: Options) -> Iterator[Page]:
 
 
 def _printed_page(number: int, rows: list[Row], options: Options) -> Page:
-    cells = [
-        Cell(row.item, row.period, row.value, row.unit, printed(row.value, options.layout)) for row in rows
-    ]
+    cells = [Cell(row.item, row.period, row.value, row.unit, printed(row.value, options.layout)) for row in rows]
     title = cells[0].item if len(cells) == 1 else f"{cells[0].item} to {cells[-1].item}"
     lines = [f" {rows[0].company} {rows[0].period} page {number}"]
     if options.layout == "lines":

@@ -41,7 +41,8 @@ def read_page(
         raise ToolError(f"no such document: {doc.strip()[:20]}")
     found = filing.page(page)
     if found is None:
-        raise ToolError(f"no page {page}: {filing.doc} has pages {', '.join(str(each.number) for each in filing.pages)}")
+        pages = ", ".join(str(each.number) for each in filing.pages)
+        raise ToolError(f"no page {page}: {filing.doc} has pages {pages}")
     return found.text
 
 
