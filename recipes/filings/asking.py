@@ -8,7 +8,6 @@ other companies, so a question alone does not tell.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -63,7 +62,7 @@ class Writer:
     ) -> None:
         """`items`: what is asked for; none: everything."""
         self._options, self._corpus, self._companies, self._rng = options, corpus, list(companies), rng
-        self._openings, self._items = openings, frozenset(items)
+        self._openings, self._items = openings, frozenset(items or corpus.items)
         known = set(companies)
         splits = {corpus.split_of(name) for name in known}
         if options.folder is None:
@@ -78,7 +77,7 @@ class Writer:
         lacks = itertools.cycle(self._rng.sample(LACKS, len(LACKS)))
         deck: list[str] = []
         fruitless = 0
-        while fruitless <= 2 * len(self._companies):
+        while self._companies and fruitless <= 2 * len(self._companies):
             if not deck:
                 deck = self._rng.sample(self._companies, len(self._companies))
             company = deck.pop()
@@ -107,9 +106,10 @@ class Writer:
 
     def _unanswerable(self, company: str, lacks: Lack) -> Asked | None:
         places = self._corpus.places(company)
+        wanted = self._wanted(places) or list(places)
         for attempt in range(TRIES):
             lacking = lacks if attempt < TRIES // 2 else "company"
-            shown = self._rng.choice(list(places))
+            shown = self._rng.choice(wanted)
             figure = Figure(shown.item, shown.period)
             if lacking == "company":
                 company = self._rng.choice(self._strangers)
@@ -131,7 +131,7 @@ class Writer:
 
     def _figures(self, program: Program, places: dict[Figure, list[Place]]) -> tuple[Figure, ...]:
         """Choose figures for a program; none where the company has none."""
-        wanted = [figure for figure in places if figure.item in (self._items or self._asked)]
+        wanted = self._wanted(places)
         if not wanted:
             return ()
         first = self._rng.choice(wanted)
@@ -149,9 +149,9 @@ class Writer:
         alike = [each for each in wanted if each.period == first.period and each.item != first.item]
         return (first, self._rng.choice(alike)) if alike else ()
 
-    @functools.cached_property
-    def _asked(self) -> frozenset[str]:
-        return frozenset(self._corpus.items)
+    def _wanted(self, places: dict[Figure, list[Place]]) -> list[Figure]:
+        """Leave out what nobody asks for: the sums of what is not disclosed."""
+        return [figure for figure in places if figure.item in self._items]
 
     def _new(self, question: Question, lacks: Lack | None) -> Asked | None:
         text = question.text(self._rng.choice(self._openings))

@@ -29,7 +29,7 @@ def pages(company: Profile, report: Report, form: str, options: Options) -> tupl
     made = [Page(1, "cover", cover)]
     for number, statement in enumerate(company.order, 2):
         heading = f"{title} {statement} page {number}"
-        rows = list(_rows(report, statement, options))
+        rows = list(_rows(company, report, statement, options))
         made.append(_page(number, statement, heading, rows, report, options))
     if options.notes:
         number = len(made) + 1
@@ -48,9 +48,9 @@ def printed(value: int | Fraction, layout: str) -> str:
     return f"({text})" if value < 0 else text
 
 
-def _rows(report: Report, statement: str, options: Options) -> Iterator[tuple[str, list[Cell]]]:
+def _rows(company: Profile, report: Report, statement: str, options: Options) -> Iterator[tuple[str, list[Cell]]]:
     """Yield each line's label with its cells: this year's, and perhaps the year before's."""
-    hidden = report.merged.get(statement, ())
+    hidden = company.merged.get(statement, ())
     name = MERGED[statement][0]
     years = [(report.period, report.year, report.restated)]
     if options.comparatives and "net income" in report.before:

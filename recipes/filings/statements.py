@@ -66,6 +66,8 @@ class Profile:
     restates: int | None
     order: tuple[str, ...]
     """Of the statements in its filings."""
+    merged: dict[str, tuple[str, ...]]
+    """Statement -> the items that it shows only as a sum."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,6 @@ class Report:
     unit: str
     scale: int
     restated: bool
-    merged: dict[str, tuple[str, ...]]
-    """Statement -> the items that a sum stands for."""
 
 
 def corpus(options: Options) -> Corpus:
@@ -115,7 +115,8 @@ def profile(name: str, options: Options) -> Profile:
     last = rng.choice(LAST_YEARS)
     years = tuple(range(last - options.years + 1, last + 1))
     restates = rng.choice(years[:-1]) if restate < options.restated_share else None
-    return Profile(name, years, unit, switch < options.unit_switch_share, restates, tuple(order))
+    switches = switch < options.unit_switch_share
+    return Profile(name, years, unit, switches, restates, tuple(order), _merged(rng))
 
 
 def period(year: int) -> str:
@@ -151,7 +152,6 @@ def reports(known: Profile) -> list[Report]:
             unit=unit,
             scale=scale,
             restated=False,
-            merged=_merged(rng),
         )
         made.append(first)
         is_restated = number == known.restates
