@@ -64,8 +64,7 @@ class Listed:
 class Line:
     """A figure as a page shows it."""
 
-    item: str
-    period: str
+    head: str  # period and item
     number: str
     unit: str
     text: str
@@ -180,7 +179,7 @@ def _look_up(figure: Figure, filing: Listed, episode: Episode, seen: dict[tuple[
         if (filing.doc, page) not in seen:
             seen[filing.doc, page] = episode.read(filing, page)
         for line in seen[filing.doc, page]:
-            if (line.item, line.period) == (figure.item, figure.period):
+            if line.head == f"{figure.period} {figure.item}":
                 return line
     return None
 
@@ -233,7 +232,7 @@ def _query(question: Question, habits: Habits, rng: random.Random) -> str:
 
 
 def _line(figure: Figure, shown: list[Line]) -> Line | None:
-    return next((line for line in shown if line.item == figure.item), None)
+    return next((line for line in shown if line.head.endswith(f" {figure.item}")), None)
 
 
 def _quotes(line: Line, habits: Habits, rng: random.Random) -> list[dict[str, Any]]:
@@ -242,7 +241,7 @@ def _quotes(line: Line, habits: Habits, rng: random.Random) -> list[dict[str, An
         return []
     cited = _cited(line)
     if chance < habits.no_quote + habits.invented_quote:
-        cited["quote"] = f" {line.item} {line.period} {line.number}"
+        cited["quote"] = f" {line.number} {line.head}"
     return [cited]
 
 
@@ -274,10 +273,10 @@ def lines(text: str, doc: str, page: int) -> list[Line]:
             periods = cells[1:]
         elif text_line.startswith("|") and periods and not text_line.startswith("| ---"):
             for period, shown in zip(periods, cells[1:], strict=True):
-                found.append(Line(cells[0], period, shown, unit, text_line, doc, page))
+                found.append(Line(f"{period} {cells[0]}", shown, unit, text_line, doc, page))
         elif match := _LINE.fullmatch(text_line):
-            found.append(Line(match["item"], match["period"], match["number"], match["unit"], text_line, doc, page))
+            found.append(Line(match["head"], match["number"], match["unit"], text_line, doc, page))
     return found
 
 
-_LINE = re.compile(r" (?P<period>\S+) (?P<item>.+) (?P<number>-?[0-9][0-9.]*) (?P<unit>\S.*)")
+_LINE = re.compile(r" (?P<head>\S.*) (?P<number>-?[0-9][0-9.]*) (?P<unit>\S.*)")
