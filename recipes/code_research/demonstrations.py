@@ -1,0 +1,81 @@
+"""Dialogues for the warm start: the scripted researcher at work on training questions, under each
+instruction that the prompt stage may try.
+
+An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
+prompt search has something to find. One dialogue in ten shows search with another count of hits,
+which keeps the policy from being lost when it is served with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from rft.recipe import Message
+
+from . import names, questions, researcher
+from .examples import Options
+
+INSTRUCTIONS = {"seed": (0.50, 0.25), "at_once": (0.15, 0.60), "one_by_one": (0.20, 0.05), "brief": (0.15, 0.25)}
+"""Instruction of prompts.json -> (share of the dialogues, share of these that work at once)."""
+OTHER_VIEWS = (researcher.View(k=1), researcher.View(k=3))
+OTHER_VIEW_SHARE = 0.1
+
+
+def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Message]]:
+    """Yield whole dialogues, from the system message to the answer. Training modules only."""
+    rng = random.Random(f"demonstrations {seed}")
+    asked = questions.write(options.form, questions.pools(options.form, "train"), rng)
+    instruction_names, shares = list(INSTRUCTIONS), [share for share, _ in INSTRUCTIONS.values()]
+    for _ in range(count):
+        question = next(asked)
+        name = rng.choices(instruction_names, shares)[0]
+        view = rng.choice(OTHER_VIEWS) if rng.random() < OTHER_VIEW_SHARE else researcher.View()
+        episode = researcher.Episode(question, view, opening(name, question))
+        if rng.random() < INSTRUCTIONS[name][1]:
+            researcher.work_at_once(episode)
+        else:
+            researcher.follow_old_habits(episode, researcher.Habits(), rng)
+        yield episode.messages
+
+
+def opening(instruction: str, question: questions.Question) -> list[Message]:
+    return [
+        {"role": "system", "content": instructions()[instruction]},
+        {"role": "user", "content": question.text},
+    ]
+
+
+@functools.cache
+def instructions() -> dict[str, str]:
+    return json.loads((Path(__file__).parent / "prompts.json").read_text(encoding="utf-8"))["instructions"]
+
+
+def vocabulary(options: Options) -> list[str]:
+    """Return what the embedded tokenizer keeps as one token: the pieces of names, of a hit and of
+    an answer.
+
+    A name is then two tokens, a value one to three, and what stands between two parts of a hit or
+    of a fact is one. With the dot of a symbol in the token of the name that follows it, and a
+    quotation mark in what stands before it, no token is so common that copying loses its place.
+    """
+    kinds = [*options.kinds, "function", "class"]
+    between = [f".py | {kind} {quote}" for kind in kinds for quote in ("", "'")]
+    fact = ['", "path": "', '.py", "value": "', '.py", "value": "\'']
+    ends = [f'{quote}"}}{end}' for quote in ("", "'") for end in (', {"symbol": "', "]")]
+    return [
+        *(f" {kind} " for kind in kinds),
+        *between,
+        *(f"{quote} | line " for quote in ("", "'")),
+        " | ",
+        ".__init__",
+        ".py",
+        '[{"symbol": "',
+        *fact,
+        *ends,
+        *(f"{pair:02d}" for pair in range(100)),
+        *names.pieces(),
+    ]

@@ -1,0 +1,176 @@
+"""Questions: which facts of a workspace are asked for, and in which words.
+
+A question names two or three subjects, such as ` find default Kavel.besin.ronak , base Mudok`, and
+its target is every fact about them. A subject is asked about only if its facts are clear: its
+symbol stands in one module, and all its values are facts.
+
+All subjects of a question lie in the modules of one split and in one workspace. Training has
+workspaces of its own, and so has every other split and block, so that neither a module nor a name
+nor a value of a tested fact was ever trained on.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rft.errors import UserError
+from rft.types import Split
+
+from . import packages, workspace
+from .sites import Kind
+from .workspace import Row, Workspace
+
+AskedKind = Literal["default", "constant", "base", "raises", "calls"]
+ONE_VALUE: frozenset[Kind] = frozenset({"default", "constant"})
+"""Kinds of which a symbol has one value, so that two claims contradict each other."""
+OPENINGS = ((" find", " ,"), (" look up", " ;"), (" report", " ,"), (" which are", " ;"), (" we need", " ,"))
+"""How a question begins, and what stands between its subjects."""
+MAX_FACTS = 6
+FIRST_WORLD: dict[Split, int] = {"train": 0, "validation": 100, "test": 200}
+HELD_OUT_WORLDS = 2
+"""Workspaces of a package for validation, and for each block of the test split."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is asked about, and all facts about it."""
+
+    kind: Kind
+    phrase: str
+    facts: tuple[Row, ...]
+
+    @property
+    def symbols(self) -> set[str]:
+        return {fact.symbol for fact in self.facts}
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+    workspace: Workspace
+    subjects: tuple[Subject, ...]
+
+    @property
+    def facts(self) -> list[Row]:
+        return list(dict.fromkeys(fact for subject in self.subjects for fact in subject.facts))
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which questions are written: the part of the options that matters here."""
+
+    packages: tuple[str, ...]
+    worlds: int
+    kinds: tuple[AskedKind, ...]
+    min_subjects: int
+    max_subjects: int
+    facts_per_subject: int
+    describe: bool
+
+
+def worlds(form: Form, split: Split, block: int = 0) -> range:
+    """Return the numbers of the workspaces that a split or block asks about."""
+    if split == "train":
+        return range(form.worlds)
+    first = FIRST_WORLD[split] + HELD_OUT_WORLDS * block
+    return range(first, first + HELD_OUT_WORLDS)
+
+
+def pools(form: Form, split: Split, block: int = 0) -> list[tuple[Workspace, list[Subject]]]:
+    """Return the workspaces of a split or block with all that can be asked about them. Raises
+    UserError where there is nothing."""
+    tenths = frozenset([packages.TENTHS["test"][block]] if split == "test" else packages.TENTHS[split])
+    found: list[tuple[Workspace, list[Subject]]] = []
+    for package in form.packages:
+        for world in worlds(form, split, block):
+            known = workspace.load(package, world)
+            asked = subjects(known, tenths, form.kinds, form.facts_per_subject, form.describe)
+            if len(asked) >= form.max_subjects:
+                found.append((known, list(asked)))
+    if not found:
+        what = f"no module of {', '.join(form.packages)} gives questions for the {split} split"
+        raise UserError(f"{packages.KEY}: {what}. Name more packages, or larger ones.")
+    return found
+
+
+def write(
+    form: Form,
+    pool: Sequence[tuple[Workspace, Sequence[Subject]]],
+    rng: random.Random,
+    openings: tuple[tuple[str, str], ...] = OPENINGS,
+) -> Iterator[Question]:
+    """Yield questions without end. Every subject of a workspace is asked about before any is asked
+    about again."""
+    sizes = [len(asked) for _, asked in pool]
+    decks = [_deal(asked, rng) for _, asked in pool]
+    while True:
+        n = rng.choices(range(len(pool)), sizes)[0]
+        opening, between = rng.choice(openings)
+        wanted = rng.randint(form.min_subjects, form.max_subjects)
+        drawn: dict[str, Subject] = {}
+        for subject in decks[n]:
+            drawn.setdefault(subject.phrase, subject)
+            if len(drawn) == wanted:
+                break
+        yield Question(f"{opening} {f'{between} '.join(drawn)}", pool[n][0], tuple(drawn.values()))
+
+
+# -- what can be asked -----------------------------------------------------------------------------
+@functools.lru_cache(maxsize=256)
+def subjects(
+    known: Workspace, tenths: frozenset[int], kinds: tuple[AskedKind, ...], facts_per_subject: int, describe: bool
+) -> tuple[Subject, ...]:
+    """List the subjects whose facts all lie in modules of these tenths."""
+    found = _described(known) if describe else _named(known, kinds)
+    return tuple(
+        subject
+        for subject in found
+        if len(subject.facts) <= facts_per_subject
+        and {packages.tenth(known.package, fact.true_path) for fact in subject.facts} <= tenths
+    )
+
+
+def _named(known: Workspace, kinds: tuple[AskedKind, ...]) -> Iterator[Subject]:
+    groups: dict[tuple[Kind, str], list[Row]] = defaultdict(list)
+    for row in known.rows:
+        if row.kind in kinds:
+            groups[row.kind, row.value if row.kind == "calls" else row.symbol].append(row)
+    for (kind, name), rows in groups.items():
+        if _is_clear(kind, rows):
+            yield Subject(kind, f"{kind} {name}", tuple(rows))
+
+
+def _described(known: Workspace) -> Iterator[Subject]:
+    """Yield the functions that a docstring describes, by its words and without their name. Asked
+    for are their defaults."""
+    defaults: dict[str, list[Row]] = defaultdict(list)
+    functions: dict[str, list[Row]] = defaultdict(list)
+    for row in known.rows:
+        if row.kind == "default" and row.is_fact:
+            defaults[row.symbol.rpartition(".")[0]].append(row)
+        elif row.kind == "doc":
+            functions[" ".join(row.value.split())].append(row)
+    for text, rows in functions.items():
+        facts = defaults.get(rows[0].symbol, [])
+        one_each = len({fact.symbol for fact in facts}) == len(facts)
+        if len(rows) == 1 and len(text.split()) >= 4 and one_each and _is_clear("base", facts):
+            yield Subject("default", f"defaults of ' {text} '", tuple(facts))
+
+
+def _is_clear(kind: Kind, rows: Iterable[Row]) -> bool:
+    rows = list(rows)
+    in_one_module = len({row.path for row in rows}) == 1 or kind == "calls"
+    has_one_value = len(rows) == 1 or kind not in ONE_VALUE
+    return bool(rows) and in_one_module and has_one_value and all(row.is_fact for row in rows)
+
+
+def _deal(asked: Sequence[Subject], rng: random.Random) -> Iterator[Subject]:
+    while True:
+        deck = list(asked)
+        rng.shuffle(deck)
+        yield from deck
