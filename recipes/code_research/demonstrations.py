@@ -62,13 +62,13 @@ def vocabulary(options: Options) -> list[str]:
     of a fact is one. With the dot of a symbol in the token of the name that follows it, and a
     quotation mark in what stands before it, no token is so common that copying loses its place.
     """
-    kinds = [*options.kinds, "function", "class"]
-    between = [f".py | {kind} {quote}" for kind in kinds for quote in ("", "'")]
+    between = [f".py | {kind} {quote}" for kind in options.kinds for quote in ("", "'")]
     fact = ['", "path": "', '.py", "value": "', '.py", "value": "\'']
     ends = [f'{quote}"}}{end}' for quote in ("", "'") for end in (', {"symbol": "', "]")]
     return [
-        *(f" {kind} " for kind in kinds),
+        *(f" {kind} " for kind in options.kinds),
         *between,
+        *(f".py | {header} | line " for header in ("function", "class")),
         *(f"{quote} | line " for quote in ("", "'")),
         " | ",
         ".__init__",

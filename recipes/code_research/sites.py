@@ -94,10 +94,9 @@ def _statement(node: ast.stmt, scope: tuple[str, ...], inside_function: bool) ->
 
 def _function(node: _Function, scope: tuple[str, ...]) -> Iterator[Site]:
     symbol, arguments = ".".join(scope), node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    names = [argument.arg for argument in (*positional, *arguments.kwonlyargs)]
-    yield Site("function", symbol, node.lineno, f"({', '.join(names)})")
+    yield Site("function", symbol, node.lineno, "")
     yield from _doc(node, symbol)
+    positional = [*arguments.posonlyargs, *arguments.args]
     last = positional[len(positional) - len(arguments.defaults) :]
     for argument, default in zip(
         (*last, *arguments.kwonlyargs), (*arguments.defaults, *arguments.kw_defaults), strict=True
