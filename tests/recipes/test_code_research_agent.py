@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_habits_leave_room_for_improvement(code: Recipe, dialogues: list[list[Me
     """Mediocre on purpose: old habits are worth half of what working at once is, and have a tail of
     calls that must go."""
     questions, researcher = code._module("questions"), code._module("researcher")
-    rng = __import__("random").Random(0)
+    rng = random.Random(0)
     asked = questions.write(code.options.form, questions.pools(code.options.form, "train"), rng)
     scores: dict[bool, list[float]] = {True: [], False: []}
     calls: list[int] = []
@@ -216,9 +217,7 @@ def test_demonstrations_ask_about_training_modules_only(
     dialogues: list[list[Message]], code: Recipe, workspace: ModuleType
 ) -> None:
     questions = code._module("questions")
-    allowed = {
-        subject.phrase for _, asked in questions.pools(code.options.form, "train") for subject in asked
-    }
+    allowed = {subject.phrase for _, asked in questions.pools(code.options.form, "train") for subject in asked}
     for messages in dialogues:
         phrases = code._module("examples")._SUBJECT.findall(messages[1]["content"])
         assert len(phrases) in (2, 3)
@@ -305,7 +304,8 @@ def test_graded_traffic_becomes_examples_that_can_be_played(code: Recipe, tmp_pa
 
 def test_traffic_that_could_leak_or_is_no_grade(code: Recipe) -> None:
     ours, held_out, validation = (
-        code.examples(split, 1, 0)[0] for split in ("train", "test", "validation")  # type: ignore[arg-type]
+        code.examples(split, 1, 0)[0]
+        for split in ("train", "test", "validation")  # type: ignore[arg-type]
     )
     other = next(e for e in code.examples("train", 50, 0) if e.metadata["workspace"] != ours.metadata["workspace"])
 

@@ -93,7 +93,8 @@ def test_the_engines_budget_is_the_published_price_of_calls(calls: int) -> None:
     """Of a whole answer: 1 - 0.03 * max(0, calls - 8)."""
     section = config.load("recipes/code_research/params.yaml").rollout.budget
     used = budget.Use(("search",) * calls, tokens=0, turns=1, seconds=0.0)
-    assert budget.reward(Scored(1.0, GradeStatus.ok, True), used, section) == pytest.approx(1 - 0.03 * max(0, calls - 8))
+    expected = 1 - 0.03 * max(0, calls - 8)
+    assert budget.reward(Scored(1.0, GradeStatus.ok, True), used, section) == pytest.approx(expected)
     assert budget.reward(Scored(0.0, GradeStatus.ok, False), used, section) == 0.0
 
 
@@ -115,7 +116,10 @@ def test_a_text_may_be_quoted_or_not(code: Recipe, value: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["38.4 or 1 or 2", "[38.4]", "(38.4, 1)", "38.4, 1", "x=38.4", "38", "'38.4 or 1'", "38.4 | 1", "38.4\n1", "about 38.4"],
+    [
+        "38.4 or 1 or 2", "[38.4]", "(38.4, 1)", "38.4, 1", "x=38.4", "38", "'38.4 or 1'", "38.4 | 1", "38.4\n1",
+        "about 38.4",
+    ],
 )  # fmt: skip
 def test_a_superset_is_another_value(code: Recipe, value: str) -> None:
     assert grade(code, json.dumps([ONE | {"value": value}]), [ONE])["score"] == 0.0
@@ -288,5 +292,3 @@ def test_template_is_a_whole_configuration() -> None:
 def test_answers_are_written_as_they_are_read(code: Recipe, facts: ModuleType) -> None:
     claims, reason = facts.read(code.answer(TARGET))
     assert (claims, reason) == (TARGET, "")
-
-

@@ -117,9 +117,7 @@ def test_one_name_becomes_one_name(code: Recipe) -> None:
     source = code._module("packages").source("fsspec")
     found, _ = code._module("mutation").mutate(source, 0)
     pairs = {
-        pair
-        for file in found
-        for pair in zip(names_in(source.files[file.true_path]), names_in(file.text), strict=True)
+        pair for file in found for pair in zip(names_in(source.files[file.true_path]), names_in(file.text), strict=True)
     }
     assert len({before for before, _ in pairs}) == len({after for _, after in pairs}) == len(pairs)
     for before, after in pairs:
@@ -238,7 +236,7 @@ def test_a_broken_cache_and_a_full_disk_are_errors_that_leave_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(workspace.os, "replace", full)
-    with pytest.raises(InfrastructureError, match="cannot be written .No space left"):
+    with pytest.raises(InfrastructureError, match=r"cannot be written .No space left"):
         workspace.load.__wrapped__("jinja2", 8)
     assert list(path.parent.iterdir()) == []
 
@@ -251,9 +249,7 @@ def test_examples_of_another_version_are_refused(workspace: ModuleType, row: dic
 
 # -- packages that cannot be asked about -----------------------------------------------------------
 def refused(package: str) -> str:
-    loaded = recipe.load(
-        config.Recipe(path="recipes/code_research", options={"packages": [package], "worlds": 1})
-    )
+    loaded = recipe.load(config.Recipe(path="recipes/code_research", options={"packages": [package], "worlds": 1}))
     with pytest.raises(UserError) as refusal:
         loaded.examples("train", 4, 0)
     return str(refusal.value)
@@ -340,7 +336,7 @@ def test_tools(code: Recipe, workspace: ModuleType, row: dict[str, Any]) -> None
     search, retrieve, symbols = code.tools
     target, phrase = row["target"][0], row["metadata"]["phrases"][0]
     known = workspace.of_item(row)
-    wanted = next(r for r in known.rows if (r.symbol, r.path, r.value) == (target["symbol"], target["path"], target["value"]))
+    wanted = next(row for row in known.rows if code._module("examples").target([row]) == [target])
     hit = f"{wanted.symbol} | {wanted.path} | {wanted.kind} {wanted.value} | line {wanted.line}"
     assert search(f" {wanted.kind} {wanted.symbol}", item=row).splitlines()[0] == hit
     assert len(search(phrase, k=5, item=row).splitlines()) == 5
