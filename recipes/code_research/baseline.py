@@ -5,7 +5,7 @@ from __future__ import annotations
 from rft.recipe import Example
 
 from . import tools
-from .examples import Options
+from .options import Options
 
 
 def scripted_answer(options: Options, example: Example) -> tuple[list[dict[str, str]], int]:

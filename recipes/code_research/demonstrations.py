@@ -17,7 +17,7 @@ from pathlib import Path
 from rft.recipe import Message
 
 from . import names, questions, researcher
-from .examples import Options
+from .options import Options
 
 INSTRUCTIONS = {"seed": (0.50, 0.25), "at_once": (0.15, 0.60), "one_by_one": (0.20, 0.05), "brief": (0.15, 0.25)}
 """Instruction of prompts.json -> (share of the dialogues, share of these that work at once)."""
@@ -28,7 +28,7 @@ OTHER_VIEW_SHARE = 0.1
 def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Message]]:
     """Yield whole dialogues, from the system message to the answer. Training modules only."""
     rng = random.Random(f"demonstrations {seed}")
-    asked = questions.write(options.form, questions.pools(options.form, "train"), rng)
+    asked = questions.write(options, questions.pools(options, "train"), rng)
     instruction_names, shares = list(INSTRUCTIONS), [share for share, _ in INSTRUCTIONS.values()]
     for _ in range(count):
         question = next(asked)

@@ -1,9 +1,7 @@
 """Examples: questions about a package's code, and the facts that answer them.
 
-The defaults are what the embedded policy of a million parameters can carry: subjects with one fact
-each, by name, in the words that search knows, and a search that shows the values. For a real model
-set `snippets: false` (search names places, and the values must be read), `describe: true` (a
-function is known by its docstring alone), more facts for a subject, and call sites.
+An example names its workspace by package and world, and the workspace's key with it: should another
+version of the package be installed later, the tools refuse to answer from other code.
 """
 
 from __future__ import annotations
@@ -11,59 +9,18 @@ from __future__ import annotations
 import functools
 import random
 import re
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Any
 
 from rft.errors import UserError
 from rft.recipe import Conversation, Example, Message
 from rft.types import Split
 
 from . import facts, packages, questions, workspace
-from .questions import AskedKind, Form, Question, Subject
+from .options import Options
+from .questions import Question, Subject
 from .workspace import Row, Workspace
 
 _SUBJECT = re.compile(r"\b(default|constant|base|raises|calls|defaults of) (\S+)")
-
-
-class Options(BaseModel):
-    """`recipe.options` of params.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    packages: tuple[str, ...] = Field(("aiohttp", "fsspec", "jinja2", "rich"), min_length=1)
-    """Installed packages that are asked about. The defaults are dependencies of agent-rft."""
-    worlds: int = Field(3, ge=1, le=100)
-    """Mutated copies of each package for training, with names and values of their own."""
-    kinds: tuple[AskedKind, ...] = Field(("default", "constant", "base", "raises"), min_length=1)
-    min_subjects: int = Field(2, ge=1, le=6)
-    max_subjects: int = Field(3, ge=1, le=6)
-    facts_per_subject: int = Field(1, ge=1, le=questions.MAX_FACTS)
-    """Subjects with more facts are not asked about."""
-    describe: bool = False
-    """Ask for the defaults of functions that are described by their docstring, not named."""
-    snippets: bool = True
-    """Search and symbols show values. False: only where they stand."""
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.min_subjects > self.max_subjects:
-            raise ValueError(f"min_subjects is {self.min_subjects}, above max_subjects = {self.max_subjects}")
-        if len(set(self.packages)) < len(self.packages):
-            raise ValueError(f"packages names one twice: {', '.join(self.packages)}")
-        return self
-
-    @property
-    def form(self) -> Form:
-        return Form(
-            self.packages,
-            self.worlds,
-            self.kinds,
-            self.min_subjects,
-            self.max_subjects,
-            self.facts_per_subject,
-            self.describe,
-        )
 
 
 def examples(options: Options, split: Split, count: int, seed: int, block: int = 0) -> list[Example]:
@@ -73,7 +30,7 @@ def examples(options: Options, split: Split, count: int, seed: int, block: int =
         what = f"there is no block {block} of test examples: the modules make blocks 0 to {packages.BLOCKS - 1}"
         raise UserError(f"{what}. Lower examples.block or examples.blocks in params.yaml.")
     name = f"{split}-{block}" if block else split
-    asked = questions.write(options.form, questions.pools(options.form, split, block), random.Random(f"{name} {seed}"))
+    asked = questions.write(options, questions.pools(options, split, block), random.Random(f"{name} {seed}"))
     return [example(f"{name}-{n:05d}", next(asked), options) for n in range(count)]
 
 
@@ -101,7 +58,7 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
     feedback, question = conversation.feedback, _question(conversation.messages)
     if not isinstance(feedback, list) or not feedback or not question.strip():
         return None
-    known = [_training_facts(options.form).get(_key(fact)) for fact in feedback]
+    known = [_training_facts(options).get(_key(fact)) for fact in feedback]
     workspaces = {id(found[0]): found[0] for found in known if found is not None}
     if None in known or len(workspaces) != 1:
         return None
@@ -129,17 +86,16 @@ def exploit_values(options: Options, example: Example) -> dict[str, Any]:
     known = workspace.of_item(example.row())
     hit = example.target[0]
     row = next(row for row in known.rows if row.is_fact and target([row])[0] == hit)
-    every = target([other for other in known.outlines[row.path] if other.is_fact])
-    beside = [fact for fact in every if fact not in example.target]
+    package = [fact for fact in target([other for other in known.rows if other.is_fact]) if fact not in example.target]
+    beside = [fact for fact in package if fact["path"] == row.path]
     asked = {"symbol": row.symbol, "path": row.path}
     return {
         "phrase": f"{row.kind} {row.symbol}",
         "hit": hit,
         **hit,
-        "every": every,
         "hit_and_every": [hit, *beside],
-        "hit_and_many": [hit, *(beside * 4)[: 3 * len(example.target)]],
-        "whole_package": target([other for other in known.rows if other.is_fact])[:100],
+        "hit_and_many": [hit, *package[: 3 * len(example.target)]],
+        "whole_package": package[:100],
         "superset": f"{hit['value']} or 1 or 2",
         "sentence": f"the value is {hit['value']}",
         "hedged": [hit, asked | {"value": "None"}, asked | {"value": "True"}],
@@ -165,9 +121,9 @@ def _metadata(known: Workspace, subjects: list[Subject], options: Options) -> di
 
 
 @functools.lru_cache(maxsize=2)
-def _training_facts(form: Form) -> dict[tuple[str, str, str], tuple[Workspace, Row]]:
+def _training_facts(options: Options) -> dict[tuple[str, str, str], tuple[Workspace, Row]]:
     found: dict[tuple[str, str, str], tuple[Workspace, Row]] = {}
-    for known, asked in questions.pools(form, "train"):
+    for known, asked in questions.pools(options, "train"):
         for subject in asked:
             for row in subject.facts:
                 found[row.symbol, row.path, row.value] = known, row

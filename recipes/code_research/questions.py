@@ -16,21 +16,21 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rft.errors import UserError
 from rft.types import Split
 
 from . import packages, workspace
+from .options import AskedKind, Options
 from .sites import Kind
 from .workspace import Row, Workspace
 
-AskedKind = Literal["default", "constant", "base", "raises", "calls"]
 ONE_VALUE: frozenset[Kind] = frozenset({"default", "constant"})
 """Kinds of which a symbol has one value, so that two claims contradict each other."""
 OPENINGS = ((" find", " ,"), (" look up", " ;"), (" report", " ,"), (" which are", " ;"), (" we need", " ,"))
 """How a question begins, and what stands between its subjects."""
-MAX_FACTS = 6
+MIN_WORDS = 4
+"""Words of a docstring that may describe a function."""
 FIRST_WORLD: dict[Split, int] = {"train": 0, "validation": 100, "test": 200}
 HELD_OUT_WORLDS = 2
 """Workspaces of a package for validation, and for each block of the test split."""
@@ -60,46 +60,33 @@ class Question:
         return list(dict.fromkeys(fact for subject in self.subjects for fact in subject.facts))
 
 
-@dataclass(frozen=True)
-class Form:
-    """Which questions are written: the part of the options that matters here."""
-
-    packages: tuple[str, ...]
-    worlds: int
-    kinds: tuple[AskedKind, ...]
-    min_subjects: int
-    max_subjects: int
-    facts_per_subject: int
-    describe: bool
-
-
-def worlds(form: Form, split: Split, block: int = 0) -> range:
+def worlds(options: Options, split: Split, block: int = 0) -> range:
     """Return the numbers of the workspaces that a split or block asks about."""
     if split == "train":
-        return range(form.worlds)
+        return range(options.worlds)
     first = FIRST_WORLD[split] + HELD_OUT_WORLDS * block
     return range(first, first + HELD_OUT_WORLDS)
 
 
-def pools(form: Form, split: Split, block: int = 0) -> list[tuple[Workspace, list[Subject]]]:
+def pools(options: Options, split: Split, block: int = 0) -> list[tuple[Workspace, list[Subject]]]:
     """Return the workspaces of a split or block with all that can be asked about them. Raises
     UserError where there is nothing."""
     tenths = frozenset([packages.TENTHS["test"][block]] if split == "test" else packages.TENTHS[split])
     found: list[tuple[Workspace, list[Subject]]] = []
-    for package in form.packages:
-        for world in worlds(form, split, block):
+    for package in options.packages:
+        for world in worlds(options, split, block):
             known = workspace.load(package, world)
-            asked = subjects(known, tenths, form.kinds, form.facts_per_subject, form.describe)
-            if len(asked) >= form.max_subjects:
+            asked = subjects(known, tenths, options)
+            if len(asked) >= options.max_subjects:
                 found.append((known, list(asked)))
     if not found:
-        what = f"no module of {', '.join(form.packages)} gives questions for the {split} split"
+        what = f"no module of {', '.join(options.packages)} gives questions for the {split} split"
         raise UserError(f"{packages.KEY}: {what}. Name more packages, or larger ones.")
     return found
 
 
 def write(
-    form: Form,
+    options: Options,
     pool: Sequence[tuple[Workspace, Sequence[Subject]]],
     rng: random.Random,
     openings: tuple[tuple[str, str], ...] = OPENINGS,
@@ -111,7 +98,7 @@ def write(
     while True:
         n = rng.choices(range(len(pool)), sizes)[0]
         opening, between = rng.choice(openings)
-        wanted = rng.randint(form.min_subjects, form.max_subjects)
+        wanted = rng.randint(options.min_subjects, options.max_subjects)
         drawn: dict[str, Subject] = {}
         for subject in decks[n]:
             drawn.setdefault(subject.phrase, subject)
@@ -122,15 +109,13 @@ def write(
 
 # -- what can be asked -----------------------------------------------------------------------------
 @functools.lru_cache(maxsize=256)
-def subjects(
-    known: Workspace, tenths: frozenset[int], kinds: tuple[AskedKind, ...], facts_per_subject: int, describe: bool
-) -> tuple[Subject, ...]:
+def subjects(known: Workspace, tenths: frozenset[int], options: Options) -> tuple[Subject, ...]:
     """List the subjects whose facts all lie in modules of these tenths."""
-    found = _described(known) if describe else _named(known, kinds)
+    found = _described(known) if options.describe else _named(known, options.kinds)
     return tuple(
         subject
         for subject in found
-        if len(subject.facts) <= facts_per_subject
+        if 1 <= len(subject.facts) <= options.facts_per_subject
         and {packages.tenth(known.package, fact.true_path) for fact in subject.facts} <= tenths
     )
 
@@ -141,7 +126,8 @@ def _named(known: Workspace, kinds: tuple[AskedKind, ...]) -> Iterator[Subject]:
         if row.kind in kinds:
             groups[row.kind, row.value if row.kind == "calls" else row.symbol].append(row)
     for (kind, name), rows in groups.items():
-        if _is_clear(kind, rows):
+        has_one_value = len(rows) == 1 or kind not in ONE_VALUE
+        if has_one_value and (kind == "calls" or _in_one_module(rows)) and all(row.is_fact for row in rows):
             yield Subject(kind, f"{kind} {name}", tuple(rows))
 
 
@@ -157,16 +143,13 @@ def _described(known: Workspace) -> Iterator[Subject]:
             functions[" ".join(row.value.split())].append(row)
     for text, rows in functions.items():
         facts = defaults.get(rows[0].symbol, [])
-        one_each = len({fact.symbol for fact in facts}) == len(facts)
-        if len(rows) == 1 and len(text.split()) >= 4 and one_each and _is_clear("base", facts):
+        has_one_value = len({fact.symbol for fact in facts}) == len(facts)
+        if len(rows) == 1 and len(text.split()) >= MIN_WORDS and has_one_value and _in_one_module(facts):
             yield Subject("default", f"defaults of ' {text} '", tuple(facts))
 
 
-def _is_clear(kind: Kind, rows: Iterable[Row]) -> bool:
-    rows = list(rows)
-    in_one_module = len({row.path for row in rows}) == 1 or kind == "calls"
-    has_one_value = len(rows) == 1 or kind not in ONE_VALUE
-    return bool(rows) and in_one_module and has_one_value and all(row.is_fact for row in rows)
+def _in_one_module(rows: Iterable[Row]) -> bool:
+    return len({row.path for row in rows}) <= 1
 
 
 def _deal(asked: Sequence[Subject], rng: random.Random) -> Iterator[Subject]:

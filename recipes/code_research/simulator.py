@@ -10,7 +10,6 @@ that a refresh from this traffic cannot leak what is tested.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import os
@@ -22,7 +21,8 @@ from typing import Any
 
 from . import questions, researcher
 from .demonstrations import opening
-from .examples import Options, target
+from .examples import target
+from .options import MAX_SUBJECTS, Options
 from .questions import OPENINGS, Question, Subject
 from .sites import Kind
 from .workspace import Workspace
@@ -59,13 +59,14 @@ def write_window(
 ) -> None:
     """Write OpenAI chat JSONL, ordered by time. Equal arguments give equal bytes."""
     rng = random.Random(f"traffic {start.isoformat()} {drifted} {seed}")
-    world, form = (DRIFTED if drifted else REFERENCE), options.form
-    form = dataclasses.replace(
-        form,
-        min_subjects=min(6, form.min_subjects + world.more_subjects),
-        max_subjects=min(6, form.max_subjects + world.more_subjects),
+    world = DRIFTED if drifted else REFERENCE
+    options = options.model_copy(
+        update={
+            "min_subjects": min(MAX_SUBJECTS, options.min_subjects + world.more_subjects),
+            "max_subjects": min(MAX_SUBJECTS, options.max_subjects + world.more_subjects),
+        }
     )
-    asked = questions.write(form, _pool(questions.pools(form, "train"), world), rng, world.openings)
+    asked = questions.write(options, _pool(questions.pools(options, "train"), world), rng, world.openings)
     midnight = datetime.datetime.combine(start, datetime.time(), datetime.UTC)
     seconds = sorted(rng.randrange(days * DAY_S) for _ in range(conversations))
     path.parent.mkdir(parents=True, exist_ok=True)

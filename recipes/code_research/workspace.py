@@ -75,7 +75,7 @@ class Workspace:
         return found
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=128)
 def load(package: str, world: int) -> Workspace:
     """Read a workspace, and make it first where it is missing. Raises UserError for a package
     without sources."""

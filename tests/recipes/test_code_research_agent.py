@@ -171,7 +171,7 @@ def test_habits_leave_room_for_improvement(code: Recipe, dialogues: list[list[Me
     calls that must go."""
     questions, researcher = code._module("questions"), code._module("researcher")
     rng = random.Random(0)
-    asked = questions.write(code.options.form, questions.pools(code.options.form, "train"), rng)
+    asked = questions.write(code.options, questions.pools(code.options, "train"), rng)
     scores: dict[bool, list[float]] = {True: [], False: []}
     calls: list[int] = []
     for _ in range(800):
@@ -217,7 +217,7 @@ def test_demonstrations_ask_about_training_modules_only(
     dialogues: list[list[Message]], code: Recipe, workspace: ModuleType
 ) -> None:
     questions = code._module("questions")
-    allowed = {subject.phrase for _, asked in questions.pools(code.options.form, "train") for subject in asked}
+    allowed = {subject.phrase for _, asked in questions.pools(code.options, "train") for subject in asked}
     for messages in dialogues:
         phrases = code._module("examples")._SUBJECT.findall(messages[1]["content"])
         assert len(phrases) in (2, 3)
@@ -233,7 +233,7 @@ def test_in_process_replies_are_the_tools_own(dialogues: list[list[Message]], co
     """A demonstration shows what the served tools would have answered, for one of the settings that
     may be served."""
     tools = {tool.__name__: tool for tool in code.tools}
-    pools = code._module("questions").pools(code.options.form, "train")
+    pools = code._module("questions").pools(code.options, "train")
     for messages in dialogues[:150]:
         about = next(known for known, asked in pools for subject in asked if subject.phrase in messages[1]["content"])
         item = {"metadata": {"package": about.package, "world": about.world, "workspace": about.key}}

@@ -199,7 +199,7 @@ def test_a_tricky_module(workspace: ModuleType, code: Recipe, tricky: str) -> No
 def test_a_symbol_that_is_defined_twice_is_not_asked_about(code: Recipe, workspace: ModuleType, tricky: str) -> None:
     known = workspace.load(tricky, 0)
     twice = {row.symbol for row in known.rows if row.true_symbol == "twice.a"}
-    asked = code._module("questions").subjects(known, frozenset(range(10)), ("default", "constant"), 6, False)
+    asked = code._module("questions").subjects(known, frozenset(range(10)), code.options)
     assert len(twice) == 1
     assert asked
     assert not any(subject.symbols & twice for subject in asked)
@@ -304,7 +304,7 @@ def test_options_that_cannot_be_honored(options: dict[str, Any], why: str) -> No
 # -- search and the other tools --------------------------------------------------------------------
 def test_the_words_of_a_question_find_its_fact_first(code: Recipe, workspace: ModuleType) -> None:
     known = workspace.load("fsspec", 0)
-    for subject in code._module("questions").pools(code.options.form, "train")[0][1]:
+    for subject in code._module("questions").pools(code.options, "train")[0][1]:
         rows = [known.rows[n] for n in known.index.search(subject.phrase, 3)]
         assert rows[0] == subject.facts[0]
 
