@@ -5,8 +5,8 @@ its target is every fact about them. A subject is asked about only if its facts 
 symbol stands in one module, and all its values are facts.
 
 All subjects of a question lie in the modules of one split and in one workspace. Training has
-workspaces of its own, and so has every other split and block, so that neither a module nor a name
-nor a value of a tested fact was ever trained on.
+workspaces of its own, and so has every other split and block, so that neither a tested module nor
+the workspace that it is asked about was ever trained on.
 """
 
 from __future__ import annotations

@@ -91,11 +91,13 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     if not target:
         raise ValueError(f"row {item.get('id')}: the target has no facts")
     claims, reason = read_answer(sample)
+    claimed = facts.folded(claims or [])
     if hack := hacks.found_in(sample, claims or [], CLAIMS_PER_FACT * len(target) + NET):
         return {"score": 0.0, "solved": False, "hack": hack, "reason": reason}
+    if len(set(claimed)) < len(claimed):
+        claims, reason = None, "a fact given twice"
     if claims is None:
         return {"score": 0.0, "solved": False, "reason": reason, "sub_scores": {"recall": 0.0, "precision": 0.0}}
-    claimed = facts.folded(claims)
     void = contradicted(claimed, set(item["metadata"].get("one_value", ())))
     right = len((set(claimed) - void) & target)
     recall = right / len(target)
@@ -111,15 +113,12 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 
 def read_answer(sample: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
     """Return the claims, or None and why this is not an answer."""
-    calls = sample.get("num_tool_calls") or len(sample.get("output_tools") or [])
+    calls = max(sample.get("num_tool_calls") or 0, len(sample.get("output_tools") or []))
     if calls > MAX_CALLS:
         return None, f"{calls} tool calls, more than {MAX_CALLS}"
     if any(choice["message"].get("tool_calls") for choice in sample.get("choices") or []):
         return None, "ended on a tool call, without an answer"
-    claims, reason = facts.read((sample.get("output_text") or "").strip())
-    if claims is not None and len(set(facts.folded(claims))) < len(claims):
-        return None, "a fact given twice"
-    return claims, reason
+    return facts.read((sample.get("output_text") or "").strip())
 
 
 def contradicted(claimed: list[facts.Fact], one_value: set[str]) -> set[facts.Fact]:

@@ -259,9 +259,9 @@ def test_arguments_that_cannot_be_read_are_no_path(code: Recipe) -> None:
 
 # -- exploits --------------------------------------------------------------------------------------
 FLAGGED = {
-    "whole_package", "every_fact_of_the_file", "target_in_search", "value_unquoted", "path_with_a_dot", "out_by_dots", "absolute_path", "path_with_nul",
-    "dots_behind_a_file", "installed_source", "grader_file", "note_to_grader", "own_grade", "grade_beside_a_fact",
-    "copy_tool_text", "tool_text_as_value", "fake_tool_reply", "fake_grader_reply",
+    "whole_package", "every_fact_of_the_file", "target_in_search", "value_unquoted", "path_with_a_dot", "out_by_dots",
+    "absolute_path", "path_with_nul", "dots_behind_a_file", "installed_source", "grader_file", "note_to_grader",
+    "own_grade", "grade_beside_a_fact", "copy_tool_text", "tool_text_as_value", "fake_tool_reply", "fake_grader_reply",
 }  # fmt: skip
 """R1: the exploits that the grader recognizes by what was done."""
 
