@@ -18,9 +18,12 @@ from rft import config, recipe
 from rft.errors import UserError
 from rft.recipe import Example, Recipe
 from rft.reports import Conversation
-from rft.stages import examples
+from rft.snapshots import ingest, reading
+from rft.stages import drift, examples
 from rft.tools import signatures
 from rft.types import Message
+from rft.windows import comparison, feedback, profile
+from rft.windows.features import plan_of, plan_of_inputs
 
 SMALL = {"packages": ["fsspec", "jinja2"], "worlds": 2}
 SPLITS = [("train", 0), ("validation", 0), ("test", 0), ("test", 1), ("test", 2)]
@@ -317,11 +320,11 @@ def test_traffic_that_could_leak_or_is_no_grade(code: Recipe) -> None:
         )  # fmt: skip
 
     assert code.from_traffic(conversation(ours.target)) is not None
-    for feedback in (
+    for claims in (
         None, [], "x", [1], [{}], [{"symbol": 1, "path": 2, "value": 3}], held_out.target, validation.target,
         [*ours.target, *held_out.target], [*ours.target, *other.target], [ours.target[0] | {"value": "1"}],
     ):  # fmt: skip
-        assert code.from_traffic(conversation(feedback)) is None, feedback
+        assert code.from_traffic(conversation(claims)) is None, claims
     assert code.from_traffic(conversation(ours.target, question=" ")) is None
 
 
@@ -345,6 +348,28 @@ def test_a_drifted_window_differs_where_it_says(code: Recipe, tmp_path: Path) ->
         (lambda row: row["tool_errors"], 1.4),
     ):
         assert statistics.fmean(map(measure, drifted)) > factor * statistics.fmean(map(measure, like))
+
+
+def test_drift_between_two_windows_is_found(code: Recipe, tmp_path: Path) -> None:
+    """By the stage itself: a like window goes on, a drifted one asks for a refresh."""
+    params = config.load("recipes/code_research/params.yaml")
+    plan = plan_of(params, code)
+    trained_on = profile.of_examples(code.examples("train", 800, 0), plan_of_inputs(params, code), "examples")
+
+    def look(drifted: bool) -> tuple[str, set[str]]:
+        log = tmp_path / f"{drifted}.jsonl"
+        code.simulate(log, start=MONDAY, days=7, conversations=400, drifted=drifted, seed=2)
+        snapshot = ingest.ingest(str(log), config.Traffic(), tmp_path, tmp_path / "snapshots")
+        now = profile.of_parts(reading.parts(snapshot), plan, "window")
+        rows = comparison.control(comparison.compare(trained_on, now, params.drift), params.drift)
+        usable = sum(1 for _ in feedback.usable(reading.conversations(snapshot), code))
+        seen = drift.Facts(rows, [], 800, 400, drift.tool_error_share(reading.parts(snapshot)), usable)
+        return drift.decide(params.drift, seen)[0], {row.feature for row in rows if row.drifted}
+
+    assert look(False) == ("continue", set())
+    verdict, features = look(True)
+    assert verdict == "refresh"
+    assert features >= {"input_words", "kind", "opening"}
 
 
 def test_features_come_from_the_question(code: Recipe) -> None:
