@@ -64,7 +64,7 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
         return None
     about = next(iter(workspaces.values()))
     rows = list(dict.fromkeys(found[1] for found in known if found is not None))
-    named = [Subject(row.kind, f"{row.kind} {row.symbol}", (row,)) for row in rows]
+    named = [Subject(row.kind, questions.phrase(row), (row,)) for row in rows]
     return Example(
         f"traffic-{conversation.conversation_id}",
         ({"role": "user", "content": question},),
@@ -90,7 +90,7 @@ def exploit_values(options: Options, example: Example) -> dict[str, Any]:
     beside = [fact for fact in package if fact["path"] == row.path]
     asked = {"symbol": row.symbol, "path": row.path}
     return {
-        "phrase": f"{row.kind} {row.symbol}",
+        "phrase": questions.phrase(row),
         "hit": hit,
         **hit,
         "hit_and_every": [hit, *beside],

@@ -28,8 +28,9 @@ class Options(BaseModel):
     kinds: tuple[AskedKind, ...] = Field(("default", "constant", "base", "raises"), min_length=1)
     min_subjects: int = Field(2, ge=1, le=MAX_SUBJECTS)
     max_subjects: int = Field(3, ge=1, le=MAX_SUBJECTS)
-    facts_per_subject: int = Field(1, ge=1, le=MAX_FACTS)
-    """Subjects with more facts are not asked about."""
+    min_facts: int = Field(1, ge=1, le=MAX_FACTS)
+    max_facts: int = Field(1, ge=1, le=MAX_FACTS)
+    """Subjects with fewer or more facts are not asked about."""
     describe: bool = False
     """Ask for the defaults of functions that are described by their docstring, not named."""
     snippets: bool = True
@@ -39,6 +40,8 @@ class Options(BaseModel):
     def _in_order(self) -> Self:
         if self.min_subjects > self.max_subjects:
             raise ValueError(f"min_subjects is {self.min_subjects}, above max_subjects = {self.max_subjects}")
+        if self.min_facts > self.max_facts:
+            raise ValueError(f"min_facts is {self.min_facts}, above max_facts = {self.max_facts}")
         if len(set(self.packages)) < len(self.packages):
             raise ValueError(f"packages names one twice: {', '.join(self.packages)}")
         return self

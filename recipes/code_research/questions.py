@@ -60,6 +60,11 @@ class Question:
         return list(dict.fromkeys(fact for subject in self.subjects for fact in subject.facts))
 
 
+def phrase(row: Row) -> str:
+    """Return the words that ask for a row: by its symbol, or for its callers."""
+    return f"{row.kind} {row.value if row.kind == 'calls' else row.symbol}"
+
+
 def worlds(options: Options, split: Split, block: int = 0) -> range:
     """Return the numbers of the workspaces that a split or block asks about."""
     if split == "train":
@@ -115,7 +120,7 @@ def subjects(known: Workspace, tenths: frozenset[int], options: Options) -> tupl
     return tuple(
         subject
         for subject in found
-        if 1 <= len(subject.facts) <= options.facts_per_subject
+        if options.min_facts <= len(subject.facts) <= options.max_facts
         and {packages.tenth(known.package, fact.true_path) for fact in subject.facts} <= tenths
     )
 
@@ -124,11 +129,11 @@ def _named(known: Workspace, kinds: tuple[AskedKind, ...]) -> Iterator[Subject]:
     groups: dict[tuple[Kind, str], list[Row]] = defaultdict(list)
     for row in known.rows:
         if row.kind in kinds:
-            groups[row.kind, row.value if row.kind == "calls" else row.symbol].append(row)
-    for (kind, name), rows in groups.items():
+            groups[row.kind, phrase(row)].append(row)
+    for (kind, text), rows in groups.items():
         has_one_value = len(rows) == 1 or kind not in ONE_VALUE
         if has_one_value and (kind == "calls" or _in_one_module(rows)) and all(row.is_fact for row in rows):
-            yield Subject(kind, f"{kind} {name}", tuple(rows))
+            yield Subject(kind, text, tuple(rows))
 
 
 def _described(known: Workspace) -> Iterator[Subject]:

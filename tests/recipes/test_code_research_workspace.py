@@ -297,6 +297,7 @@ def test_a_package_with_too_little_to_ask_is_a_clear_error(tmp_path: Path, monke
         ({"packages": []}, "packages"),
         ({"packages": ["rich", "rich"]}, "names one twice"),
         ({"min_subjects": 3, "max_subjects": 2}, "min_subjects is 3, above max_subjects = 2"),
+        ({"min_facts": 3, "max_facts": 2}, "min_facts is 3, above max_facts = 2"),
         ({"worlds": 0}, "worlds"),
         ({"kinds": ["docstring"]}, "kinds"),
         ({"package": "rich"}, "package"),
