@@ -16,7 +16,7 @@ def scripted_answer(options: Options, example: Example) -> tuple[list[dict[str, 
     found: list[dict[str, str]] = []
     for phrase in phrases:
         hits = hits_of(tools.search(f" {phrase}", k=10, item=example.row()))
-        right = [fact for kind, fact in hits if f"{kind} {fact['symbol']}" == phrase]
+        right = [fact for kind, fact in hits if phrase == f"{kind} {fact['value' if kind == 'calls' else 'symbol']}"]
         found += right or [fact for _, fact in hits[:1]]
     return [fact for n, fact in enumerate(found) if fact not in found[:n]], len(phrases)
 

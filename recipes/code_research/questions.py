@@ -21,6 +21,7 @@ from rft.errors import UserError
 from rft.types import Split
 
 from . import packages, workspace
+from .index import words
 from .options import AskedKind, Options
 from .sites import Kind
 from .workspace import Row, Workspace
@@ -149,7 +150,8 @@ def _described(known: Workspace) -> Iterator[Subject]:
     for text, rows in functions.items():
         facts = defaults.get(rows[0].symbol, [])
         has_one_value = len({fact.symbol for fact in facts}) == len(facts)
-        if len(rows) == 1 and len(text.split()) >= MIN_WORDS and has_one_value and _in_one_module(facts):
+        names_none = not {name for fact in facts for name in words(fact.symbol)} & set(words(text))
+        if len(rows) == 1 and len(text.split()) >= MIN_WORDS and has_one_value and names_none and _in_one_module(facts):
             yield Subject("default", f"defaults of ' {text} '", tuple(facts))
 
 

@@ -129,12 +129,13 @@ def test_same_seed_same_bytes(code: Recipe) -> None:
     assert code.examples("validation", 20, 3) == code.examples("validation", 50, 3)[:20]
 
 
-def test_harder_options(workspace: ModuleType) -> None:
+def test_harder_options(code: Recipe, workspace: ModuleType) -> None:
     several = load(min_facts=2, max_facts=6).examples("train", 40, 0)
     assert all(len(example.target) >= 2 * len(example.metadata["phrases"]) for example in several)
     calls = load(kinds=["calls"], max_facts=6).examples("train", 60, 0)
-    for row in facts_of(workspace, calls).values():
-        assert row.kind == "calls"
+    assert {row.kind for row in facts_of(workspace, calls).values()} == {"calls"}
+    honest = code._module("baseline").scripted_answer
+    assert statistics.fmean(score(code, example, *honest(code.options, example)) for example in calls) >= 0.8
     described = load(describe=True, max_facts=4, min_subjects=1, max_subjects=1)
     for example in described.examples("train", 60, 0):
         question = example.messages[0]["content"]
