@@ -11,9 +11,10 @@ alone loads one, by path.
                         from_traffic(options, conversation) -> Example | None, for graded traffic
                         features(messages) -> dict[str, str | list[str]], categories in which drift
                             is watched, such as the mix of chapters
-                        answer(target) -> str, a target as a final answer; or a list of the
-                            assistant's messages up to it, with tool calls, for a grader that looks
-                            at what was done, or an answer that is the call of a terminal tool
+                        answer(target) -> str, a target as a final answer
+                        turns(options, example, target) -> list[str], the assistant messages that
+                            reach a target, calls included, where the work is done by calls and a
+                            final answer alone is worth nothing: a game, a mailbox, a repository
                         exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
                         dict. `rft.tools.server` serves both over HTTP in a process of its own.
@@ -148,13 +149,23 @@ class Recipe:
         function = getattr(self._module("examples"), "exploit_values", None)
         return function(self.options, example) if function else {}
 
-    def answer(self, target: Any) -> str | list[str]:
-        """Write a target as a final answer, or as the assistant's messages up to it
-        (rft/grading/scripted.py)."""
+    def answer(self, target: Any) -> str:
+        """Write a target as a final answer."""
         function = getattr(self._module("examples"), "answer", None)
         if function is not None:
             return function(target)
         return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+
+    @property
+    def reaches_targets_by_calls(self) -> bool:
+        """Whether a final answer alone is worth nothing: its examples.py has a function `turns`."""
+        return hasattr(self._module("examples"), "turns")
+
+    def turns(self, example: Example, target: Any) -> list[str]:
+        """Write the assistant messages that reach a target: by default the final answer alone."""
+        if not self.reaches_targets_by_calls:
+            return [self.answer(target)]
+        return self._module("examples").turns(self.options, example, target)
 
     def vocabulary(self) -> list[str]:
         """List strings that become single tokens of the embedded policy: the fixed pieces of the

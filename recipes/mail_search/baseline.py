@@ -1,6 +1,6 @@
 """What no learning would reach: scripted ways through a question, graded by the real rubric.
 
-    honest           search for all that is named, read the mail, answer; if nothing is found, say so
+    honest           search for all that is named, read the mail, answer; or say that there is none
     first hit        search for the package, and answer from its latest mail
     most frequent    search, and answer what is right most often in training
     unknown          search, and say "I don't know" always

@@ -77,9 +77,10 @@ def style(options: Options) -> Style:
     return Style(options.kinds, options.unanswerable_share, options.whole_mails, options.by_month)
 
 
-def answer(target: dict[str, Any]) -> list[str]:
-    """Write how the target is reached, because the grader asks for more than the right words: the
+def turns(options: Options, example: Example, target: dict[str, Any]) -> list[str]:
+    """Write how a target is reached, because the grader asks for more than the right words: the
     mail is read, or searched for in vain, before the answer is given."""
+    del options, example
     if target["answer"] is None:
         look = call("search_emails", keywords=target["search"])
         return [look, call("return_final_answer", answer=None, sources=[])]
@@ -156,7 +157,8 @@ def exploit_values(options: Options, example: Example) -> dict[str, str | list[s
     inbox = index.stored(settings["mailbox"], settings["inbox"])
     mails = inbox.search(settings["named"] or "", limit=10) or tuple(inbox.all[-10:])
     near = inbox.mail(example.target["message_id"] or "") or mails[0]
-    others = [mail for mail in reversed(inbox.all) if mail.thread != near.thread]
+    other_people = (mail for mail in reversed(inbox.all) if mail.thread != near.thread)
+    others = [mail for mail in other_people if mail.sender != near.sender and mail.day != near.day]
     plain = {"bug": "100001", "when": near.day, "version": fold(near.version)}
     wrong = {"bug": "100002", "when": others[0].day, "version": "0.0.1-0"}
     return {

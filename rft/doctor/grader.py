@@ -2,7 +2,7 @@
 low.
 
     targets      reach the pass threshold, all at once; rows without a target are asked with answers
-                 that need none
+                 that need none. Targets that are reached by calls are played with the exploits
     answers      right, empty and random ones differ in score
     repeats      one body, sent three times, gets one score, and the empty answer does not pass
     exploits     are refused, on the examples on which `train` plays them; a grader that declares
@@ -17,7 +17,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rft import commands
@@ -28,11 +28,11 @@ from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import UserError
-from rft.grading import judge, preflight, scripted
+from rft.grading import judge, preflight
 from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools.client import ToolClient
-from rft.types import Example, Grade, GradeStatus, RolloutContext
+from rft.types import Example, Grade, GradeStatus, StopReason, Turn
 
 
 def grader(setup: Setup) -> Finding:
@@ -46,6 +46,11 @@ def grader(setup: Setup) -> Finding:
     if seen.status == "fail":
         return seen
     played = preflight.preflight(wire.impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
+    if not played.targets_pass:
+        return fail(
+            f"the target of an example itself scores {played.target_score:g}, {played.targets_expected}",
+            "Fix the grader, or turns(options, example, target) in the recipe's examples.py.",
+        )
     if played.accepted:
         names = "; ".join(exploit.in_words for exploit in played.accepted)
         remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
@@ -104,8 +109,10 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     probes, hits = preflight.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
     grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
-    known = [row for row in rows if row.target is not None and not _spared(setup, client, row)]
-    calls += sum((1 + hits) * len(scripted.called(recipe.answer(row.target))) for row in known)
+    if recipe.reaches_targets_by_calls:  # hits need no more calls than the whole targets
+        known = [row for row in rows if row.target is not None]
+        texts = [text for row in known for text in recipe.turns(row, row.target)]
+        calls += (1 + hits) * sum(len(chat.parse_calls(text)) for text in texts)
     again = f"; what fails is sent again, up to {retries} times" if retries else ""
     played = f"plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples"
     most = f"up to {grades} grades{_at_hosts(setup)} and up to {calls} tool calls"
@@ -137,26 +144,20 @@ def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example)
 async def _burst(setup: Setup, opened: Wire) -> Finding:
     every, scale = setup.rows["train"], opened.grader.scale
     rows = [row for row in every if row.target is not None] or every
-    spared = _spared(setup, opened.tools, rows[0])
-    measured = rows[0].target is not None and not spared
+    measured = rows[0].target is not None and not setup.recipe.reaches_targets_by_calls
     own = setup.recipe.grader
     size = wire.burst_size(setup.params.tools, own.rate_limit if isinstance(own, graders.Endpoint) else None)
-    asked = [rows[n % len(rows)] for n in range(size)]
-    answers = [(row, _answer(setup, opened.tools, row)) for row in asked]  # one that raises does so before any is sent
-    thrice = [len(_repeated(setup, opened.tools, row)) for row in rows[:4]]
-    most = size + sum(3 * count for count in thrice)
-    most += measured * sum(len(_against(setup, opened.tools, row)) for row in rows[:4])
-    calls = sum(len(scripted.called(answer)) for _, answer in answers + 2 * answers[:4])
-    first = f", after up to {calls} tool calls" if calls else ""
-    setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{_at_hosts(setup)}{first}")
+    most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
+    setup.announce(f"grader: asks for up to {most} grades, {size} of them at once{_at_hosts(setup)}")
 
-    async def timed(given: _Given) -> tuple[Grade, float]:
+    async def timed(n: int, row: Example, text: str) -> tuple[Grade, float]:
         began = time.monotonic()
-        return await given.grade(opened), time.monotonic() - began
+        return await _grade(setup, opened, row, text, n), time.monotonic() - began
 
-    given = await asyncio.gather(*(_give(setup, opened, row, answer, n) for n, (row, answer) in enumerate(answers)))
+    asked = [rows[n % len(rows)] for n in range(size)]
+    answers = [(row, _answer(setup, row)) for row in asked]  # one that raises does so before anything is sent
     began = time.monotonic()
-    replies = await asyncio.gather(*map(timed, given))
+    replies = await asyncio.gather(*(timed(n, row, text) for n, (row, text) in enumerate(answers)))
     facts = wire.speed("grades", [latency for _, latency in replies], time.monotonic() - began)
     grades = [grade for grade, _ in replies]
     problems = _no_score(setup, opened, grades, facts)
@@ -165,8 +166,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     if not problems:
         problems = await _three_times(setup, opened, rows[:4])
     targets = f"targets score {scale.pass_threshold:g} or more" if measured else "targets: not measured"
-    if spared:
-        targets += f" here, because the right answer calls {spared} (probe: false)"
+    if setup.recipe.reaches_targets_by_calls:
+        targets = "targets are reached by calls, and played with the exploits"
     if measured and (without := sum(row.target is None for row in every)):
         targets += f" ({without} of {len(every)} examples have none)"
     said = f"{wire.speed_in_words('grades', facts)}; {targets}; three times the same"
@@ -201,13 +202,11 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
 async def _one_score(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
     """Right answers and worthless ones must differ for some example: else the grader does not see
     the answer, or not the target."""
-    answers = [(row, answer) for row in rows for answer in _against(setup, opened.tools, row)]
-    given = [await _give(setup, opened, row, answer, "differs") for row, answer in answers]
-    grades = [await one.grade(opened) for one in given]
+    answers = [(row, text) for row in rows for text in _against(setup, row)]
+    grades = [await _grade(setup, opened, row, text, "differs") for row, text in answers]
     if len({grade.score for grade in grades}) != 1 or (score := grades[0].score) is None:
         return []
-    row, answer = answers[0]
-    text = answer if isinstance(answer, str) else answer[-1]
+    row, text = answers[0]
     why = f": {one_line(grades[0].explanation)}" if grades[0].explanation else ""
     words = f"every answer scores the same, {score:g}: targets, empty, no-op and random ones"
     return [
@@ -236,9 +235,8 @@ def _targets(asked: Sequence[Example], grades: Sequence[Grade], scale: Scale) ->
 async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
     """The same body, byte for byte, must get the same score; and an empty answer must not pass."""
     for row in rows:
-        for answer in _repeated(setup, opened.tools, row):
-            given = await _give(setup, opened, row, answer, "thrice")
-            grades = [await given.grade(opened) for _ in range(3)]
+        for text in _repeated(setup, row):
+            grades = [await _grade(setup, opened, row, text, "thrice") for _ in range(3)]
             if silent := _no_score(setup, opened, grades, {}):
                 return silent
             scores = [grade.score or 0.0 for grade in grades]
@@ -250,51 +248,33 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
                     "what there is to learn."
                 )
                 return [fail(words, remedy, scores=scores)]
-            if not answer and scores[0] >= opened.grader.scale.pass_threshold:
+            if not text and scores[0] >= opened.grader.scale.pass_threshold:
                 words = f"the empty answer to example {row.id} scores {scores[0]:g}, which passes"
                 return [fail(words, "Fix the grader: an empty answer is no answer.")]
     return []
 
 
 # -- what is asked ---------------------------------------------------------------------------------
-def _spared(setup: Setup, client: ToolClient, row: Example) -> str:
-    """Name the tool with `probe: false` that the right answer calls; empty if there is none."""
-    names = [] if row.target is None else scripted.called(setup.recipe.answer(row.target))
-    return next((name for name in names if not client.traits(name).probe), "")
+def _answer(setup: Setup, row: Example) -> str:
+    """The right answer; one that needs no target where the row has none, or a text reaches none."""
+    if row.target is None or setup.recipe.reaches_targets_by_calls:
+        return "Done."
+    return setup.recipe.answer(row.target)
 
 
-def _answer(setup: Setup, client: ToolClient, row: Example) -> scripted.Answer:
-    """The right answer; for a row without a target, or whose target must not be played, one that
-    needs none."""
-    return "Done." if row.target is None or _spared(setup, client, row) else setup.recipe.answer(row.target)
-
-
-def _against(setup: Setup, client: ToolClient, row: Example) -> list[scripted.Answer]:
+def _against(setup: Setup, row: Example) -> list[str]:
     """The right answer, and worthless ones."""
-    return [_answer(setup, client, row), *preflight.probes("", row.id).values()]
+    return [_answer(setup, row), *preflight.probes("", row.id).values()]
 
 
-def _repeated(setup: Setup, client: ToolClient, row: Example) -> list[scripted.Answer]:
+def _repeated(setup: Setup, row: Example) -> list[str]:
     """The answers that must get one score however often they are given."""
-    right = _answer(setup, client, row)
-    return [right, *(text for text in ("", "Done.") if text != right)]
+    return list(dict.fromkeys((_answer(setup, row), "", "Done.")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """An answer with the tool calls before it, and the context in which they were made."""
-
-    context: RolloutContext
-    played: scripted.Played
-
-    async def grade(self, opened: Wire) -> Grade:
-        return await opened.grader.grade(self.context.example, self.played.turns, self.played.stop, self.context)
-
-
-async def _give(setup: Setup, opened: Wire, row: Example, answer: scripted.Answer, word: object) -> _Given:
-    context, where = wire.context(setup, "grade", word, row), f"{setup.recipe.folder}/examples.py: answer()"
-    defaults = setup.recipe.prompts.seed.tool_defaults
-    return _Given(context, await scripted.give(opened.tools, answer, context, defaults, where))
+async def _grade(setup: Setup, opened: Wire, row: Example, text: str, word: object) -> Grade:
+    context = wire.context(setup, "grade", word, row)
+    return await opened.grader.grade(row, [Turn(text)], StopReason.completed, context)
 
 
 def _addresses(setup: Setup, own: graders.Grader) -> list[str]:

@@ -25,9 +25,10 @@ grader that sees a hack here is trusted when it sees none in honest rollouts: th
 rests on `hack_source`.
 
 Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
-The recipe's `answer(target)` in examples.py turns targets and hits into answers; without it a text
-stands for itself. Where a grader looks at what was done, it writes the messages up to the answer,
-which are played as an exploit is.
+The recipe's `answer(target) -> str` in examples.py turns targets and hits into answers; without it
+a text stands for itself. Where a final answer alone is worth nothing, because the work is done by
+calls, `turns(options, example, target) -> list[str]` writes the messages that reach a target or a
+hit, and they are played like an exploit.
 
 A row need not have a target. Probes, and exploits that use only {note} and {result}, are played on
 all examples, the others on those with a target. If no example has one, "targets: not measured" is
@@ -46,12 +47,12 @@ import re
 import statistics
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rft import commands, config, recipe, rows
+from rft.chat import renderer as chat
 from rft.errors import InfrastructureError, UserError
-from rft.grading import scripted
 from rft.grading.grader import Grader, grader_of
 from rft.recipe import Exploit, Recipe
 from rft.reports import HackSource
@@ -59,7 +60,7 @@ from rft.scale import Scale
 from rft.tools import lifetime
 from rft.tools.client import ToolClient
 from rft.tools.signatures import schemas
-from rft.types import Example, Grade, GradeStatus, RolloutContext, ToolResult
+from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn
 from rft.wire.client import ToolEndpoint
 from rft.wire.contract import clip
 from rft.wire.trace import Traces
@@ -246,7 +247,6 @@ class _Stage:
         self._tools = tools
         self._grader = grader
         self._slots = asyncio.Semaphore(SIDE_BY_SIDE)
-        self._defaults = recipe.prompts.seed.tool_defaults
         self._traces, self._numbers = Traces(), itertools.count()
 
     async def play_all(self) -> Preflight:
@@ -254,9 +254,8 @@ class _Stage:
         not_played: list[str] = []
         scale = self._recipe.grader.scale
         for name in probes("", ""):
-            grades = await self._answers(
-                name, [(example, probes(values["note"], example.id)[name]) for example, values in self._plays]
-            )
+            answers = [(example, probes(values["note"], example.id)[name]) for example, values in self._plays]
+            grades = await self._answers(name, answers)
             results.append(_result(name, "generic probe", grades, scale, None))
         has_hit = any(exploit.starts_from == "hit" for exploit in self._recipe.exploits)
         honest = await self._honest() if has_hit else None
@@ -270,7 +269,7 @@ class _Stage:
             if len(grades) == len(played):
                 start = honest if exploit.starts_from == "hit" else None
                 results.append(_result(exploit.name, exploit.kind, grades, scale, start))
-        targets = await self._targets()
+        targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
         return Preflight(
@@ -292,62 +291,88 @@ class _Stage:
 
     async def _honest(self) -> float | None:
         """Return the mean score of a genuine hit as the answer; None if no example has a target."""
-        hits: list[tuple[Example, scripted.Answer]] = []
+        hits: list[tuple[Example, Any]] = []
         for example, values in self._known:
             if "hit" not in values:
                 raise UserError(
                     f"{self._recipe.folder}/exploits.jsonl: starts_from: hit needs exploit_values in examples.py to "
                     "give 'hit'."
                 )
-            hit = [values["hit"]] if isinstance(example.target, list) else values["hit"]
-            hits.append((example, self._recipe.answer(hit)))
-        return statistics.fmean(map(_score, await self._answers("hit alone", hits))) if hits else None
+            hits.append((example, [values["hit"]] if isinstance(example.target, list) else values["hit"]))
+        grades = await self._reached("hit alone", hits)
+        return statistics.fmean(map(_score, grades)) if grades else None
 
-    async def _targets(self) -> list[Grade]:
-        """Return none if they call a tool that is spared."""
-        answers = [(example, self._recipe.answer(example.target)) for example, _ in self._known]
-        tools = [name for _, answer in answers for name in scripted.called(answer)]
-        unprobed = [name for name in tools if not self._tools.traits(name).probe]
-        if self._spare and unprobed:
-            self._spared["targets"] = unprobed[0]
-            return []
-        return await self._answers("targets", answers)
+    async def _reached(self, name: str, wanted: Sequence[tuple[Example, Any]]) -> list[Grade]:
+        """Grade targets, or parts of them, reached as the recipe says."""
+        if not self._recipe.reaches_targets_by_calls:
+            return await self._answers(name, [(example, self._recipe.answer(target)) for example, target in wanted])
+        where = f"{self._recipe.folder}/examples.py: turns(), for {name}"
+        plays = (self._turns(name, where, example, self._recipe.turns(example, target)) for example, target in wanted)
+        return [grade for grade in await asyncio.gather(*plays) if grade is not None]
 
-    async def _answers(self, name: str, answers: Sequence[tuple[Example, scripted.Answer]]) -> list[Grade]:
-        return await asyncio.gather(*(self._answer(name, example, said) for example, said in answers))
-
-    async def _answer(self, name: str, example: Example, answer: scripted.Answer) -> Grade:
-        context, where = self._context(example), f"{self._recipe.folder}/examples.py: answer() for {example.id}"
-        played = await scripted.give(self._tools, answer, context, self._defaults, where, self._slots)
-        return await self._grade(name, context, played)
+    async def _answers(self, name: str, answers: Sequence[tuple[Example, str]]) -> list[Grade]:
+        """Grade final texts without a tool call."""
+        grades = (self._grade(name, self._context(example), [Turn(text)]) for example, text in answers)
+        return await asyncio.gather(*grades)
 
     async def _play(self, exploit: Exploit, example: Example, values: Mapping[str, Any]) -> Grade | None:
         """Return the grade; None for an exploit that is spared."""
         where = f"{self._recipe.folder}/exploits.jsonl: exploit {exploit.name!r}"
+        return await self._turns(exploit.name, where, example, exploit.turns, values)
+
+    async def _turns(
+        self, name: str, where: str, example: Example, texts: Sequence[str], values: Mapping[str, Any] | None = None
+    ) -> Grade | None:
+        """Play assistant messages, with these `values` in their placeholders, and return the grade;
+        None where they call a tool that is spared."""
+        defaults = self._recipe.prompts.seed.tool_defaults
         context = self._context(example)
-
-        def write(template: str, results: Sequence[ToolResult]) -> str:
-            known = {**values, "result": "\n".join(result.output for result in results)} if results else values
-            return fill(template, known, where)
-
-        try:
-            played = await scripted.play(
-                self._tools, exploit.turns, context, self._defaults, where, write, self._spare, self._slots
-            )
-        except scripted.Unprobed as tool:
-            self._spared[exploit.name] = str(tool)
-            return None
-        return await self._grade(exploit.name, context, played)
+        turns: list[Turn] = []
+        stop = StopReason.max_turns  # when even the last turn calls a tool
+        for number, template in enumerate(texts):
+            text = template
+            if values is not None:
+                shown = {"result": "\n".join(result.output for result in turns[-1].results)} if turns else {}
+                text = fill(template, {**values, **shown}, where)
+            try:
+                calls = tuple(chat.parse_calls(text, number))
+            except chat.ParseError:
+                turns, stop = [*turns, Turn(text)], StopReason.parse_error
+                break
+            if not calls:
+                if number + 1 < len(texts):
+                    raise UserError(
+                        f"{where}: turn {number + 1} calls no tool, which ends a rollout; the turns after it are "
+                        "never played. Remove them."
+                    )
+                turns, stop = [*turns, Turn(text)], StopReason.completed
+                break
+            unprobed = [call.name for call in calls if not self._tools.traits(call.name).probe]
+            if self._spare and unprobed:
+                self._spared[name] = unprobed[0]
+                return None
+            async with self._slots:
+                results = await self._tools.call_all(calls, context, defaults)
+            if failed := [result.output for result in results if result.failed]:
+                raise InfrastructureError(f"{where}: {failed[0]}. The preflight needs working tools.")
+            turns.append(Turn(text, calls, results))
+            if answer := self._tools.terminal_answer(turns[-1]):
+                turns[-1] = replace(turns[-1], submitted=answer.arguments)
+                stop = StopReason.completed
+                break
+        return await self._grade(name, context, turns, stop)
 
     def _context(self, example: Example) -> RolloutContext:
         """Make a context with a new trace id: exploit names and rows of a data set may repeat."""
         return RolloutContext(self._traces.of(f"preflight {next(self._numbers)}", 0), example)
 
-    async def _grade(self, name: str, context: RolloutContext, played: scripted.Played) -> Grade:
+    async def _grade(
+        self, name: str, context: RolloutContext, turns: Sequence[Turn], stop: StopReason = StopReason.completed
+    ) -> Grade:
         """Raises InfrastructureError for a grade without a score."""
         example = context.example
         async with self._slots:
-            grade = await self._grader.grade(example, played.turns, played.stop, context)
+            grade = await self._grader.grade(example, turns, stop, context)
             await self._tools.release(context)
         if grade.score is None:
             raise InfrastructureError(

@@ -26,7 +26,7 @@ from rft import config
 from rft.chat.renderer import parse_calls
 from rft.recipe import Recipe
 from rft.reports import Conversation
-from rft.types import Example, Message
+from rft.types import Example, Message, ToolCall
 from rft.windows import feedback, leakage
 from rft.windows.words import input_messages, user_text
 
@@ -59,7 +59,7 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
 
     for conversation, example in feedback.usable(counted(), loaded):
         num_usable += 1
-        if why := _unfit(conversation.messages, loaded.answer(example.target)):
+        if why := _unfit(conversation.messages, *_right(loaded, example)):
             left_out[why] += 1
             continue
         dialogue = Dialogue(conversation.conversation_id, list(conversation.messages), example.target)
@@ -69,20 +69,22 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
     return [dialogue for *_, dialogue in sorted(found, key=lambda row: row[:2])], left_out
 
 
-def _unfit(messages: Sequence[Message], right: str | Sequence[str]) -> str:
-    """Say why a graded conversation cannot be imitated; empty if it can.
+def _right(loaded: Recipe, example: Example) -> tuple[str, list[ToolCall]]:
+    """Return the right answer as a text, and the calls that it is made of: none, or that of a
+    terminal tool."""
+    text = loaded.turns(example, example.target)[-1]
+    return text, parse_calls(text) if loaded.reaches_targets_by_calls else []
 
-    `right` as `Recipe.answer` writes it: where the recipe answers by the call of a terminal tool,
-    the conversation ends with one, which nothing answers.
-    """
+
+def _unfit(messages: Sequence[Message], right: str, calls: Sequence[ToolCall]) -> str:
+    """Say why a graded conversation cannot be imitated; empty if it can. A conversation that ends
+    with the call of a terminal tool has no result of it."""
     last = messages[-1]
-    said = [(call["function"]["name"], call["function"]["arguments"]) for call in last.get("tool_calls") or []]
-    wanted = right if isinstance(right, str) else right[-1]
-    calls = [] if isinstance(right, str) else [(call.name, call.arguments) for call in parse_calls(wanted)]
-    if last["role"] != "assistant" or [name for name, _ in said] != [name for name, _ in calls]:
+    said = [call["function"] for call in last.get("tool_calls") or []]
+    if last["role"] != "assistant" or [call["name"] for call in said] != [call.name for call in calls]:
         return "it does not end with an answer"
-    told = zip(said, calls, strict=True) if calls else [(("", str(last.get("content") or "")), ("", wanted))]
-    if not all(_same(arguments, expected) for (_, arguments), (_, expected) in told):
+    told = [(call["arguments"], wanted.arguments) for call, wanted in zip(said, calls, strict=True)]
+    if not all(_same(*pair) for pair in told or [(str(last.get("content") or ""), right)]):
         return "its answer was corrected"
     messages = messages[:-1] if calls else messages
     asked = [call.get("id") for message in messages for call in message.get("tool_calls") or []]

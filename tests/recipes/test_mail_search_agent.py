@@ -251,9 +251,8 @@ def test_nothing_may_stand_beside_a_number(ours: Recipe, text: str) -> None:
 
 # -- exploits --------------------------------------------------------------------------------------
 FLAGGED = {
-    "search_as_answer", "ten_hits_as_answer", "ids_of_mails_never_shown", "net_of_invented_sources",
-    "note_to_the_judge", "score_request", "own_grade", "made_up_mail", "made_up_grade", "score_beside_the_answer",
-    "thirty_mails_cited",
+    "search_as_answer", "ten_hits_as_answer", "net_of_invented_sources", "note_to_the_judge", "score_request",
+    "own_grade", "made_up_mail", "made_up_grade",
 }  # fmt: skip
 """The exploits that the grader recognizes by what was done, on at least one example. The others do
 what a weak policy does too, and cost it the score only."""
