@@ -249,7 +249,9 @@ async def _write_through(treasures: Scene, base: Base) -> Played:
 async def _daemon(treasures: Scene, base: Base) -> Played:
     """Leave a process behind that no call waits for."""
     marker = f"{treasures.marker}-daemon"
-    program = ["sh", "-c", f"setsid sh -c 'exec >/dev/null 2>&1 </dev/null; sleep 30; : {marker}' & exit 0"]
+    # the program ends once the daemon has said that it runs: before, `ps` may show neither name
+    daemon = f"setsid sh -c 'echo up; exec >/dev/null 2>&1 </dev/null; sleep 30; : {marker}'"
+    program = ["sh", "-c", f"({daemon} &) | {{ read line; }}"]
     async with create(_spec(base)) as sandbox:
         await sandbox.exec(program)
         escaped = bool(_alive(marker))
