@@ -12,6 +12,9 @@ alone loads one, by path.
                         features(messages) -> dict[str, str | list[str]], categories in which drift
                             is watched, such as the mix of chapters
                         answer(target) -> str, a target as a final answer
+                        turns(options, example, target) -> list[str], the assistant messages that
+                            reach a target, calls included, where the work is done by calls and a
+                            final answer alone is worth nothing: a game, a mailbox, a repository
                         exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
                         dict. `rft.tools.server` serves both over HTTP in a process of its own.
@@ -152,6 +155,17 @@ class Recipe:
         if function is not None:
             return function(target)
         return target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+
+    @property
+    def reaches_targets_by_calls(self) -> bool:
+        """Whether a final answer alone is worth nothing: its examples.py has a function `turns`."""
+        return hasattr(self._module("examples"), "turns")
+
+    def turns(self, example: Example, target: Any) -> list[str]:
+        """Write the assistant messages that reach a target: by default the final answer alone."""
+        if not self.reaches_targets_by_calls:
+            return [self.answer(target)]
+        return self._module("examples").turns(self.options, example, target)
 
     def vocabulary(self) -> list[str]:
         """List strings that become single tokens of the embedded policy: the fixed pieces of the

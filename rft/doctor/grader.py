@@ -2,7 +2,7 @@
 low.
 
     targets      reach the pass threshold, all at once; rows without a target are asked with answers
-                 that need none
+                 that need none. Targets that are reached by calls are played with the exploits
     answers      right, empty and random ones differ in score
     repeats      one body, sent three times, gets one score, and the empty answer does not pass
     exploits     are refused, on the examples on which `train` plays them; a grader that declares
@@ -46,6 +46,11 @@ def grader(setup: Setup) -> Finding:
     if seen.status == "fail":
         return seen
     played = preflight.preflight(wire.impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
+    if not played.targets_pass:
+        return fail(
+            f"the target of an example itself scores {played.target_score:g}, {played.targets_expected}",
+            "Fix the grader, or turns(options, example, target) in the recipe's examples.py.",
+        )
     if played.accepted:
         names = "; ".join(exploit.in_words for exploit in played.accepted)
         remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
@@ -104,6 +109,10 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     probes, hits = preflight.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
     grades = (len(recipe.exploits) + len(probes)) * len(rows) + (1 + hits) * sum(row.target is not None for row in rows)
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
+    if recipe.reaches_targets_by_calls:  # hits need no more calls than the whole targets
+        known = [row for row in rows if row.target is not None]
+        texts = [text for row in known for text in recipe.turns(row, row.target)]
+        calls += (1 + hits) * sum(len(chat.parse_calls(text)) for text in texts)
     again = f"; what fails is sent again, up to {retries} times" if retries else ""
     played = f"plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples"
     most = f"up to {grades} grades{_at_hosts(setup)} and up to {calls} tool calls"
@@ -135,7 +144,7 @@ def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example)
 async def _burst(setup: Setup, opened: Wire) -> Finding:
     every, scale = setup.rows["train"], opened.grader.scale
     rows = [row for row in every if row.target is not None] or every
-    measured = rows[0].target is not None
+    measured = rows[0].target is not None and not setup.recipe.reaches_targets_by_calls
     own = setup.recipe.grader
     size = wire.burst_size(setup.params.tools, own.rate_limit if isinstance(own, graders.Endpoint) else None)
     most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
@@ -157,6 +166,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     if not problems:
         problems = await _three_times(setup, opened, rows[:4])
     targets = f"targets score {scale.pass_threshold:g} or more" if measured else "targets: not measured"
+    if setup.recipe.reaches_targets_by_calls:
+        targets = "targets are reached by calls, and played with the exploits"
     if measured and (without := sum(row.target is None for row in every)):
         targets += f" ({without} of {len(every)} examples have none)"
     said = f"{wire.speed_in_words('grades', facts)}; {targets}; three times the same"
@@ -245,8 +256,10 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
 
 # -- what is asked ---------------------------------------------------------------------------------
 def _answer(setup: Setup, row: Example) -> str:
-    """The right answer; for a row without a target, one that needs none."""
-    return "Done." if row.target is None else setup.recipe.answer(row.target)
+    """The right answer; one that needs no target where the row has none, or a text reaches none."""
+    if row.target is None or setup.recipe.reaches_targets_by_calls:
+        return "Done."
+    return setup.recipe.answer(row.target)
 
 
 def _against(setup: Setup, row: Example) -> list[str]:

@@ -26,7 +26,9 @@ rests on `hack_source`.
 
 Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
 The recipe's `answer(target) -> str` in examples.py turns targets and hits into answers; without it
-a text stands for itself.
+a text stands for itself. Where a final answer alone is worth nothing, because the work is done by
+calls, `turns(options, example, target) -> list[str]` writes the messages that reach a target or a
+hit, and they are played like an exploit.
 
 A row need not have a target. Probes, and exploits that use only {note} and {result}, are played on
 all examples, the others on those with a target. If no example has one, "targets: not measured" is
@@ -267,8 +269,7 @@ class _Stage:
             if len(grades) == len(played):
                 start = honest if exploit.starts_from == "hit" else None
                 results.append(_result(exploit.name, exploit.kind, grades, scale, start))
-        answers = [(example, self._recipe.answer(example.target)) for example, _ in self._known]
-        targets = await self._answers("targets", answers)
+        targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
         return Preflight(
@@ -290,16 +291,24 @@ class _Stage:
 
     async def _honest(self) -> float | None:
         """Return the mean score of a genuine hit as the answer; None if no example has a target."""
-        hits: list[tuple[Example, str]] = []
+        hits: list[tuple[Example, Any]] = []
         for example, values in self._known:
             if "hit" not in values:
                 raise UserError(
                     f"{self._recipe.folder}/exploits.jsonl: starts_from: hit needs exploit_values in examples.py to "
                     "give 'hit'."
                 )
-            hit = [values["hit"]] if isinstance(example.target, list) else values["hit"]
-            hits.append((example, self._recipe.answer(hit)))
-        return statistics.fmean(map(_score, await self._answers("hit alone", hits))) if hits else None
+            hits.append((example, [values["hit"]] if isinstance(example.target, list) else values["hit"]))
+        grades = await self._reached("hit alone", hits)
+        return statistics.fmean(map(_score, grades)) if grades else None
+
+    async def _reached(self, name: str, wanted: Sequence[tuple[Example, Any]]) -> list[Grade]:
+        """Grade targets, or parts of them, reached as the recipe says."""
+        if not self._recipe.reaches_targets_by_calls:
+            return await self._answers(name, [(example, self._recipe.answer(target)) for example, target in wanted])
+        where = f"{self._recipe.folder}/examples.py: turns(), for {name}"
+        plays = (self._turns(name, where, example, self._recipe.turns(example, target)) for example, target in wanted)
+        return [grade for grade in await asyncio.gather(*plays) if grade is not None]
 
     async def _answers(self, name: str, answers: Sequence[tuple[Example, str]]) -> list[Grade]:
         """Grade final texts without a tool call."""
@@ -309,20 +318,29 @@ class _Stage:
     async def _play(self, exploit: Exploit, example: Example, values: Mapping[str, Any]) -> Grade | None:
         """Return the grade; None for an exploit that is spared."""
         where = f"{self._recipe.folder}/exploits.jsonl: exploit {exploit.name!r}"
+        return await self._turns(exploit.name, where, example, exploit.turns, values)
+
+    async def _turns(
+        self, name: str, where: str, example: Example, texts: Sequence[str], values: Mapping[str, Any] | None = None
+    ) -> Grade | None:
+        """Play assistant messages, with these `values` in their placeholders, and return the grade;
+        None where they call a tool that is spared."""
         defaults = self._recipe.prompts.seed.tool_defaults
         context = self._context(example)
         turns: list[Turn] = []
         stop = StopReason.max_turns  # when even the last turn calls a tool
-        for number, template in enumerate(exploit.turns):
-            known = {**values, "result": "\n".join(result.output for result in turns[-1].results)} if turns else values
-            text = fill(template, known, where)
+        for number, template in enumerate(texts):
+            text = template
+            if values is not None:
+                shown = {"result": "\n".join(result.output for result in turns[-1].results)} if turns else {}
+                text = fill(template, {**values, **shown}, where)
             try:
                 calls = tuple(chat.parse_calls(text, number))
             except chat.ParseError:
                 turns, stop = [*turns, Turn(text)], StopReason.parse_error
                 break
             if not calls:
-                if number + 1 < len(exploit.turns):
+                if number + 1 < len(texts):
                     raise UserError(
                         f"{where}: turn {number + 1} calls no tool, which ends a rollout; the turns after it are "
                         "never played. Remove them."
@@ -331,7 +349,7 @@ class _Stage:
                 break
             unprobed = [call.name for call in calls if not self._tools.traits(call.name).probe]
             if self._spare and unprobed:
-                self._spared[exploit.name] = unprobed[0]
+                self._spared[name] = unprobed[0]
                 return None
             async with self._slots:
                 results = await self._tools.call_all(calls, context, defaults)
@@ -342,7 +360,7 @@ class _Stage:
                 turns[-1] = replace(turns[-1], submitted=answer.arguments)
                 stop = StopReason.completed
                 break
-        return await self._grade(exploit.name, context, turns, stop)
+        return await self._grade(name, context, turns, stop)
 
     def _context(self, example: Example) -> RolloutContext:
         """Make a context with a new trace id: exploit names and rows of a data set may repeat."""

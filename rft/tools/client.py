@@ -278,6 +278,9 @@ class ToolClient:
     ) -> tuple[ToolResult, ...]:
         """Make the calls of one turn in parallel; the results are in call order.
 
+        Where the recipe's server keeps state for each rollout, they are made one after another:
+        what one does may change what the next finds, and chance must not say which comes first.
+
         `defaults`: per tool, as in PromptSettings.tool_defaults. `arrived` gets each result at
         once, so that a turn that is cut off loses none that came before.
         """
@@ -285,16 +288,13 @@ class ToolClient:
         if unknown := sorted(set(defaults) - set(self._routes)):
             raise ConfigError(f"tool_defaults names the tools {unknown}, but there are only {sorted(self._routes)}.")
 
-        if len(calls) == 1:
-            result = await self.call(calls[0], context, defaults.get(calls[0].name))
-            arrived(result)
-            return (result,)
-
         async def one(call: ToolCall) -> ToolResult:
             result = await self.call(call, context, defaults.get(call.name))
             arrived(result)
             return result
 
+        if len(calls) == 1 or self.endpoint.keeps_state:
+            return tuple([await one(call) for call in calls])
         tasks = [asyncio.create_task(one(call)) for call in calls]
         try:
             return tuple(await asyncio.gather(*tasks))

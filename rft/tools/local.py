@@ -38,7 +38,7 @@ from rft.errors import ConfigError, InfrastructureError, RftError, ToolError
 from rft.process import child_environment, die_with, last_words, tail
 from rft.recipe import Recipe, load
 from rft.tools import server as toolserver
-from rft.tools.signatures import GIVEN, ITEM, TRACE_ID, arguments_model, asks_for
+from rft.tools.signatures import CALL_ID, GIVEN, ITEM, TRACE_ID, arguments_model, asks_for
 from rft.types import ToolCall
 from rft.wire.client import HttpClient, Limits, NoReply, RateLimiter, retrying
 from rft.wire.contract import Envelope, Outcome, as_text, too_large, with_item
@@ -91,16 +91,17 @@ class AsyncTool:
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         async def once(attempt: int) -> Outcome:
             async with self.rate_limiter, asyncio.timeout(self.limits.timeout_s):
-                return await self._run(arguments, envelope)
+                return await self._run(call.call_id, arguments, envelope)
 
         outcome, retries = await retrying(self.limits, f"{envelope.context.trace_id} {call.call_id}", once)
         return replace(outcome, retries=retries)
 
-    async def _run(self, arguments: str, envelope: Envelope) -> Outcome:
+    async def _run(self, call_id: str, arguments: str, envelope: Envelope) -> Outcome:
         try:
             read = toolserver.read_arguments(self.model, arguments)
             # each call gets its own copy of the row, as over HTTP
-            given = {ITEM: envelope.context.example.row, TRACE_ID: lambda: envelope.context.trace_id}
+            context = envelope.context
+            given = {ITEM: context.example.row, TRACE_ID: lambda: context.trace_id, CALL_ID: lambda: call_id}
             output = as_text(await self.function(**read, **{key: given[key]() for key in self.asked}))
         except ToolError as error:
             return Outcome(as_text(str(error)), is_error=True)
@@ -127,6 +128,8 @@ class WorkerTool:
         head = {"name": self.name, "arguments": arguments, "max_reply_bytes": self.limits.max_reply_bytes}
         if TRACE_ID in self.asked:
             head[TRACE_ID] = envelope.context.trace_id
+        if CALL_ID in self.asked:
+            head[CALL_ID] = call.call_id
         request = with_item(head, envelope) if ITEM in self.asked else json.dumps(head).encode()
 
         async def once(attempt: int) -> Outcome:

@@ -44,7 +44,7 @@ from rft import config
 from rft.errors import InfrastructureError, RftError, ToolError, UserError
 from rft.process import die_with
 from rft.recipe import Recipe, load
-from rft.tools.signatures import ITEM, ROLLOUT, TRACE_ID, arguments_model, asks_for, name_of
+from rft.tools.signatures import CALL_ID, ITEM, ROLLOUT, TRACE_ID, arguments_model, asks_for, name_of
 from rft.tools.states import States
 
 KEY = "RFT_TOOL_KEY"
@@ -134,7 +134,7 @@ async def _given(
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what the function takes besides the policy's arguments. A rollout's state stays while
     the block lasts."""
-    known = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or "")}
+    known = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or ""), CALL_ID: str(body.get(CALL_ID) or "")}
     asked = asks_for(function)
     given = {name: known[name] for name in asked if name in known}
     if ROLLOUT not in asked or states is None:

@@ -16,10 +16,12 @@ from pydantic.json_schema import GenerateJsonSchema
 from rft.errors import UserError
 from rft.recipe import Recipe
 
-ITEM, TRACE_ID, ROLLOUT = GIVEN = ("item", "trace_id", "rollout")
+ITEM, TRACE_ID, ROLLOUT, CALL_ID = GIVEN = ("item", "trace_id", "rollout", "call_id")
 """Arguments that a tool gets from us and not from the policy: the example's row, the rollout's
-trace id, and the rollout with its state (rft/tools/states.py). That id is new in every run: where
-it shows in an output, equal seeds no longer give equal bytes.
+trace id, the rollout with its state (rft/tools/states.py), and the id of the call. A trace id is
+new in every run: where it shows in an output, equal seeds no longer give equal bytes. A call id is
+unique in its rollout, and the same where a call is repeated after a lost reply, so that a tool that
+changes the state can answer again without acting again.
 """
 
 

@@ -23,9 +23,10 @@ from itertools import islice
 from typing import Any
 
 from rft import config
+from rft.chat.renderer import parse_calls
 from rft.recipe import Recipe
 from rft.reports import Conversation
-from rft.types import Example, Message
+from rft.types import Example, Message, ToolCall
 from rft.windows import feedback, leakage
 from rft.windows.words import input_messages, user_text
 
@@ -58,7 +59,7 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
 
     for conversation, example in feedback.usable(counted(), loaded):
         num_usable += 1
-        if why := _unfit(conversation.messages, loaded.answer(example.target)):
+        if why := _unfit(conversation.messages, *_right(loaded, example)):
             left_out[why] += 1
             continue
         dialogue = Dialogue(conversation.conversation_id, list(conversation.messages), example.target)
@@ -68,13 +69,24 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
     return [dialogue for *_, dialogue in sorted(found, key=lambda row: row[:2])], left_out
 
 
-def _unfit(messages: Sequence[Message], right: str) -> str:
-    """Say why a graded conversation cannot be imitated; empty if it can."""
+def _right(loaded: Recipe, example: Example) -> tuple[str, list[ToolCall]]:
+    """Return the right answer as a text, and the calls that it is made of: none, or that of a
+    terminal tool."""
+    text = loaded.turns(example, example.target)[-1]
+    return text, parse_calls(text) if loaded.reaches_targets_by_calls else []
+
+
+def _unfit(messages: Sequence[Message], right: str, calls: Sequence[ToolCall]) -> str:
+    """Say why a graded conversation cannot be imitated; empty if it can. A conversation that ends
+    with the call of a terminal tool has no result of it."""
     last = messages[-1]
-    if last["role"] != "assistant" or last.get("tool_calls"):
+    said = [call["function"] for call in last.get("tool_calls") or []]
+    if last["role"] != "assistant" or [call["name"] for call in said] != [call.name for call in calls]:
         return "it does not end with an answer"
-    if not _same(str(last.get("content") or ""), right):
+    told = [(call["arguments"], wanted.arguments) for call, wanted in zip(said, calls, strict=True)]
+    if not all(_same(*pair) for pair in told or [(str(last.get("content") or ""), right)]):
         return "its answer was corrected"
+    messages = messages[:-1] if calls else messages
     asked = [call.get("id") for message in messages for call in message.get("tool_calls") or []]
     given = [message.get("tool_call_id") for message in messages if message["role"] == "tool"]
     return "" if asked == given else "a tool call has no result of its own"

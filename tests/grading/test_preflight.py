@@ -152,6 +152,26 @@ def test_no_two_plays_share_a_trace_id(tmp_path: Path):
     assert len(grades) == len(set(grades)) == 3 * (4 + 2 + 1), "probes, exploits and the target on each example"
 
 
+def test_a_target_that_is_reached_by_calls_is_played(tmp_path: Path):
+    """Its grader pays for what was looked up, so the target as a text is worth nothing."""
+    looked_up = '[message["content"].strip() for message in sample["trajectory"] if message["role"] == "tool"]'
+    made = leak(tmp_path, f'item["target"] in {looked_up}')
+    told = {"name": "told", "kind": "tell", "turns": ["the value"], "starts_from": "hit"}
+    assert play(made, told).target_score == 0.0, "nobody looked it up"
+    examples = made / "examples.py"
+    by_calls = """
+
+def turns(options, example, target):
+    key = example.messages[0]["content"].split()[-1]
+    call = '<tool_call>\\n{"name": "lookup", "arguments": {"key": "%s"}}\\n</tool_call>' % key
+    return ([call] if target == example.target else []) + ["{target} " + target]
+"""
+    examples.write_text(examples.read_text() + by_calls)
+    result = play(made, told)
+    assert (result.target_score, result.num_targets) == (1.0, 6)
+    assert [(row.honest, row.accepted) for row in result.exploits if row.name == "told"] == [(0.0, False)]
+
+
 def test_an_exploit_that_calls_a_terminal_tool_is_graded_by_the_calls_arguments(tmp_path: Path):
     """As its rollout would be; the turns behind the call are never played."""
     made = leak(tmp_path, '"k0000" in sample["output_text"]')

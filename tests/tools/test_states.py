@@ -20,6 +20,7 @@ from rft.tools import server as toolserver
 from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
 from rft.tools.signatures import schemas
+from rft.types import RolloutContext, ToolCall
 from tests import tiny_recipe
 from tests.scripted_policy import scripted
 
@@ -58,6 +59,13 @@ async def slow(seconds: float, rollout: Rollout) -> str:
     await asyncio.sleep(seconds)
     return str(len(rollout.state))
 
+async def late(text: str, seconds: float, call_id: str, rollout: Rollout) -> str:
+    """Put a text into the box after a while, once per call."""
+    await asyncio.sleep(seconds)
+    if call_id not in rollout.state:
+        rollout.state += [call_id, text]
+    return str(rollout.state[1:])
+
 def ping() -> str:
     """Needs no box."""
     return "pong"
@@ -65,7 +73,7 @@ def ping() -> str:
 def grade(sample, item, rollout):
     return {"score": float(rollout.state[1:] == [item["target"]]), "reason": f"{rollout.state}"}
 
-TOOLS = [put, slow, ping]
+TOOLS = [put, slow, late, ping]
 '''
 ITEM = {"id": "n-1", "messages": [{"role": "user", "content": "?"}], "target": "0042"}
 CALL = '<tool_call>\n{"name": "put", "arguments": {"text": "%s"}}\n</tool_call>'
@@ -197,6 +205,20 @@ def test_a_teardown_that_hangs_or_fails_holds_nobody_up(tmp_path: Path):
     served(loaded, act, teardown_s=0.1)
 
 
+def test_a_call_that_is_sent_again_is_known_by_its_id(tmp_path: Path):
+    """The tool's own arguments do not show it, and the policy cannot give another."""
+    loaded = made(tmp_path)
+    late = next(one["function"] for one in schemas(loaded) if one["function"]["name"] == "late")
+    assert list(late["parameters"]["properties"]) == ["text", "seconds"]
+
+    async def act(post: Post) -> None:
+        said = {"arguments": '{"text": "a", "seconds": 0}'}
+        for call_id, box in (("c_1", ["c_1", "a"]), ("c_1", ["c_1", "a"]), ("c_2", ["c_1", "a", "c_2", "a"])):
+            assert (await post("/tools/late", call_id=call_id, **said))[1]["output"] == str(box)
+
+    served(loaded, act)
+
+
 # -- a stage's server ------------------------------------------------------------------------------
 def test_a_batch_of_rollouts_is_graded_on_its_states_and_leaves_none(tmp_path: Path):
     loaded = made(tmp_path)
@@ -219,6 +241,25 @@ def test_a_batch_of_rollouts_is_graded_on_its_states_and_leaves_none(tmp_path: P
     assert [one.grade.score for one in done] == [0.0] * 4
     assert [one.grade.explanation for one in done] == [f"['{row.target}', '{{value}}']" for row in rows]
     assert len(diary(loaded)) == 8
+
+
+def test_the_calls_of_a_turn_are_made_one_after_another(tmp_path: Path):
+    """What one does may change what the next finds. Otherwise the quick one would come first."""
+    loaded = made(tmp_path)
+    waits = {"a": 0.1, "b": 0.0}
+    calls = [
+        ToolCall(f"call_0_{word}", "late", json.dumps({"text": word, "seconds": wait})) for word, wait in waits.items()
+    ]
+
+    async def play(endpoint: Any) -> list[str]:
+        async with ToolClient(endpoint, config.Tools(), schemas(loaded)) as client:
+            context = RolloutContext("trace_1", loaded.examples("train", 1, 0)[0])
+            return [result.output for result in await client.call_all(calls, context)]
+
+    with running(loaded, config.Tools()) as endpoint:
+        first, then = asyncio.run(play(endpoint))
+    assert first == "['call_0_a', 'a']"
+    assert then == "['call_0_a', 'a', 'call_0_b', 'b']"
 
 
 def test_state_that_nobody_would_keep_is_refused(tmp_path: Path):
