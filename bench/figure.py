@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     known = figures()
     if not argv:
         for name, function in sorted(known.items()):
-            print(f"{name:16}{(function.__doc__ or '').strip().splitlines()[0]}")
+            print(f"{name:32}{(function.__doc__ or '').strip().splitlines()[0]}")
         return 0
     name, *args = argv
     if name not in known:

@@ -1,0 +1,113 @@
+"""A recipe's whole ladder, as its user runs it: `rft run --params recipes/X/params.yaml`, on invented
+traffic and in a clone of HEAD below .rft/bench.
+
+A ladder that was cut off goes on where it was, and one that ended is not run again, as long as what
+it depends on is the same: the engine, the flows, and the recipe. The seconds that each stage's
+process lived are added up over all starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.demo import DRIVER, published
+from bench.watch import watch
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / ".rft" / "bench" / "recipes"
+LIMIT_S = 2 * 3600.0
+WINDOW, DRIFTED = "data/inbox/window.jsonl", "data/inbox/drifted.jsonl"
+CONVERSATIONS = 600
+INVENT = """
+import datetime, sys
+from pathlib import Path
+from rft import config, recipe
+params, path, start, drifted = sys.argv[1:]
+ours = recipe.load(config.load(Path(params)).recipe)
+ours.simulate(
+    Path(path), start=datetime.date.fromisoformat(start), days=7, conversations=int("{conversations}"),
+    drifted=drifted == "drifted", seed=0,
+)
+""".replace("{conversations}", str(CONVERSATIONS))
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """A ladder that ended. `files`: what its stages published, path -> hash."""
+
+    clone: Path
+    seconds: dict[str, float]
+    files: dict[str, str]
+    drift: dict[str, Any]
+
+    def file(self, path: str) -> Path:
+        md5 = self.files[path]
+        return self.clone / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+
+
+class Broken(Exception):
+    """A command of the ladder failed; its text says which, and where its output is."""
+
+
+def climb(name: str) -> Ladder:
+    """Run the ladder of recipes/NAME to its end, or take up the one that is there."""
+    clone, kept = PLACE / name, PLACE / f"{name}.json"
+    stamp = _stamp(name)
+    state: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    if state.get("stamp") != stamp:
+        shutil.rmtree(clone, ignore_errors=True)
+        PLACE.mkdir(parents=True, exist_ok=True)
+        clone.with_suffix(".log").unlink(missing_ok=True)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        state = {"stamp": stamp, "seconds": {}, "ended": False}
+        kept.write_text(json.dumps(state))
+    params = f"recipes/{name}/params.yaml"
+    if not state["ended"]:
+        for path, start, how in ((WINDOW, "2026-03-02", "alike"), (DRIFTED, "2026-03-09", "drifted")):
+            if not (clone / path).exists():
+                _run(clone, "-c", INVENT, params, path, start, how)
+        say(f"{name}: rft run; what it prints is in {clone.with_suffix('.log').relative_to(ROOT)}")
+        seen = watch(
+            [sys.executable, "-c", DRIVER, "run", "--params", params],
+            clone,
+            clone.with_suffix(".log"),
+            env={"PYTHONPATH": str(clone)},
+            limit_s=LIMIT_S,
+        )
+        for stage, spent in seen.stages.items():
+            state["seconds"][stage] = state["seconds"].get(stage, 0.0) + spent
+        state["ended"] = not seen.rc
+        kept.write_text(json.dumps(state))
+        if seen.rc:
+            raise Broken(f"rft run of recipes/{name} ended with {seen.rc}: see {clone.with_suffix('.log')}")
+    found = _run(clone, "-c", DRIVER, "drift", DRIFTED, "--against", WINDOW, "--params", params, "--json")
+    return Ladder(clone, state["seconds"], published(clone), json.loads(found))
+
+
+def say(message: str) -> None:
+    print(f"[figure] {message}", file=sys.stderr, flush=True)
+
+
+def _stamp(name: str) -> list[str]:
+    """What a ladder depends on, by Git's hashes of the folders at HEAD."""
+    paths = ("rft", "flows", "tasks", f"recipes/{name}")
+    return [_git("rev-parse", f"HEAD:{path}") for path in paths]
+
+
+def _git(*args: str) -> str:
+    return subprocess.run(["git", *args], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _run(clone: Path, *args: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(clone)}
+    done = subprocess.run([sys.executable, *args], cwd=clone, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise Broken(f"{' '.join(args[2:])} ended with {done.returncode} in {clone}")
+    return done.stdout
