@@ -1,5 +1,5 @@
-"""A recipe's whole ladder, as its user runs it: `rft run --params recipes/X/params.yaml`, on invented
-traffic and in a clone of HEAD below .rft/bench.
+"""A recipe's whole ladder, as its user runs it: `rft run --params recipes/X/params.yaml`, with
+invented traffic, in a clone of HEAD below .rft/bench.
 
 A ladder that was cut off goes on where it was, and one that ended is not run again, as long as what
 it depends on is the same: the engine, the flows, and the recipe. The seconds that each stage's

@@ -1,7 +1,7 @@
 """The figures of the recipes: what each agent learns, which cheats its grader takes, and what
 laziness earns.
 
-    recipes_learn       the ladder, as its user runs it (bench/ladder.py): the three arms that the stage
+    recipes_learn       the ladder, as its user runs it (bench/ladder.py): the three arms that stage
                         `challenger` played on the frozen test examples
     recipes_exploits    the preflight: exploits, targets, and a scripted honest agent
     recipes_shortcuts   scripted lazy agents beside the trained policy of recipes_learn
