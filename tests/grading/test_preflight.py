@@ -155,9 +155,10 @@ def test_no_two_plays_share_a_trace_id(tmp_path: Path):
 def test_a_target_that_is_reached_by_calls_is_played(tmp_path: Path):
     """Its grader pays for what was looked up, so the target as a text is worth nothing."""
     looked_up = '[message["content"].strip() for message in sample["trajectory"] if message["role"] == "tool"]'
-    made = leak(tmp_path, f'item["target"] in {looked_up}')
+    grading = f'item["target"] in {looked_up}'
     told = {"name": "told", "kind": "tell", "turns": ["the value"], "starts_from": "hit"}
-    assert play(made, told).target_score == 0.0, "nobody looked it up"
+    assert play(leak(tmp_path / "text", grading), told).target_score == 0.0, "nobody looked it up"
+    made = leak(tmp_path / "calls", grading)
     examples = made / "examples.py"
     by_calls = """
 
