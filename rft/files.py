@@ -2,8 +2,9 @@
 
 A process may be killed, or a disk fill up, at any line. So nothing is written in place. `replacing`
 hands out a temporary name beside the file and renames it when the block has ended well; `publish`
-does the same with a folder. With `durable`, the file also survives a power cut: its bytes are on
-the disk before its name, and its name when the call returns.
+does the same with a folder, and `kept` with a file that is made once and then read by all. With
+`durable`, the file also survives a power cut: its bytes are on the disk before its name, and its
+name when the call returns.
 
 `tree_sha256` hashes a file or folder, and `digest` a JSON value. Two programs may write the same
 value in different bytes, so `digest` hashes the form of RFC 8785, which is the same in every
@@ -21,13 +22,13 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import rfc8785
 
-from rft.errors import UserError
+from rft.errors import InfrastructureError, UserError
 
 LARGEST = 2**53 - 1
 """The largest integer of canonical JSON. Many readers use doubles, which skip integers above it."""
@@ -66,6 +67,29 @@ def write_text(text: str, path: Path, durable: bool = False) -> None:
     """Write a text file, whole or not at all."""
     with replacing(path, durable) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def kept(path: Path, write: Callable[[Path], object]) -> Path:
+    """Return a file that is made of others, such as an index: `write` makes it if it is not there,
+    whole or not at all, even where two processes make it at once.
+
+    Raises InfrastructureError where it cannot be written.
+    """
+    if path.exists():
+        return path
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        write(part)
+        os.replace(part, path)
+    except OSError as error:
+        remedy = f"Free some space, or run where {path.parent} is writable."
+        raise InfrastructureError(f"{path}: cannot be written ({error.strerror or error}). {remedy}") from None
+    finally:
+        if part.exists():
+            part.unlink()
+    return path
 
 
 def sync(path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rft import files
-from rft.errors import UserError
+from rft.errors import InfrastructureError, UserError
 
 KILLED = """
 import os, signal
@@ -41,6 +41,28 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, repository: Path) 
     assert path.read_text() == "old"
     files.write_text("new", path, durable=True)
     assert (path.read_text(), sorted(os.listdir(tmp_path))) == ("new", ["a"]), "what a kill left is taken over"
+
+
+def test_what_is_derived_is_made_once_and_whole(tmp_path: Path) -> None:
+    path, made = tmp_path / "cache" / "index", []
+
+    def write(part: Path) -> None:
+        made.append(part)
+        part.write_text("rows")
+        if len(made) == 1:
+            raise ValueError("killed half-way")
+
+    with pytest.raises(ValueError, match="half-way"):
+        files.kept(path, write)
+    assert os.listdir(path.parent) == []
+    assert [files.kept(path, write).read_text() for _ in range(3)] == ["rows"] * 3
+    assert (len(made), os.listdir(path.parent)) == (2, ["index"])
+
+
+def test_what_cannot_be_kept_says_where_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InfrastructureError, match=r"cache/index: cannot be written \(.+\)\. Free some space, or run"):
+        files.kept(tmp_path / "cache" / "index", lambda part: part.write_text("rows"))
 
 
 def test_a_folder_that_is_missing_is_made_and_what_is_there_is_deleted(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
 import unicodedata
 import warnings
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rft.errors import InfrastructureError
+from rft import files
 
 PACKAGE = "simple-icd-10-cm"
 FORMAT = 1
@@ -160,28 +159,15 @@ def _is_usable(term: str) -> bool:
 
 @functools.cache
 def catalogue() -> Catalogue:
-    path = cache_path("codes.json")
-    if not path.exists():
-        publish(path, json.dumps(_read_package(), separators=(",", ":")).encode())
+    path = files.kept(
+        cache_path("codes.json"),
+        lambda part: part.write_text(json.dumps(_read_package(), separators=(",", ":")), encoding="utf-8"),
+    )
     return Catalogue(**json.loads(path.read_bytes()))
 
 
 def cache_path(name: str) -> Path:
     return CACHE / f"icd10-{importlib.metadata.version(PACKAGE)}-{FORMAT}-{name}"
-
-
-def publish(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, because two processes may write it at once."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InfrastructureError(
-            f"{path}: cannot be written ({error.strerror}). Free some space, or run where .rft/ is writable."
-        ) from None
 
 
 def _read_package() -> dict[str, Any]:

@@ -11,12 +11,14 @@ everywhere.
 from __future__ import annotations
 
 import functools
-import io
 import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from rft import files
 
 from . import codes
 
@@ -70,13 +72,7 @@ class Index:
 @functools.cache
 def index() -> Index:
     rows = sorted(codes.catalogue().entries(), key=lambda row: (row[1], row[0]))
-    path = codes.cache_path(f"index-{K1}-{B}.npz")
-    if not path.exists():
-        content = io.BytesIO()
-        vocabulary, starts, row_ids, weights = _build([text for text, _ in rows])
-        letters = np.frombuffer(json.dumps(vocabulary).encode(), dtype=np.uint8)
-        np.savez(content, vocabulary=letters, starts=starts, row_ids=row_ids, weights=weights)
-        codes.publish(path, content.getvalue())
+    path = files.kept(codes.cache_path(f"index-{K1}-{B}.npz"), lambda part: _save(part, [text for text, _ in rows]))
     with np.load(path) as file:
         vocabulary = json.loads(file["vocabulary"].tobytes())
         return Index(
@@ -93,6 +89,13 @@ def search(query: str, k: int, hidden: frozenset[str] = frozenset()) -> tuple[Hi
 def reply(hits: tuple[Hit, ...], form: codes.LineFormat) -> str:
     """Return the tool's answer: one hit per line."""
     return "\n".join(codes.line(hit.text, hit.code, form) for hit in hits) or " no hits"
+
+
+def _save(path: Path, texts: list[str]) -> None:
+    vocabulary, starts, row_ids, weights = _build(texts)
+    letters = np.frombuffer(json.dumps(vocabulary).encode(), dtype=np.uint8)
+    with path.open("wb") as file:  # to a name, numpy would add its suffix
+        np.savez(file, vocabulary=letters, starts=starts, row_ids=row_ids, weights=weights)
 
 
 def _build(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:

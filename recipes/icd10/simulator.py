@@ -11,12 +11,12 @@ cannot leak what is tested.
 from __future__ import annotations
 
 import datetime
-import json
-import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rft.windows import invented
 
 from . import coder, codes
 from .demonstrations import instructions
@@ -44,7 +44,6 @@ DRIFTED = World(
     error_share=0.12,
     slowness=1.8,
 )
-DAY_S = 24 * 3600
 
 
 def write_window(
@@ -58,19 +57,8 @@ def write_window(
             update={"distractor_share": 0.5, "max_diagnoses": min(8, options.max_diagnoses + 2)}
         )
     notes = write_notes(options, _pairs(world), rng, world.openings)
-    midnight = datetime.datetime.combine(start, datetime.time(), datetime.UTC)
-    seconds = sorted(rng.randrange(days * DAY_S) for _ in range(conversations))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        for n, second in enumerate(seconds):
-            row = {
-                "conversation_id": f"{start:%Y%m%d}-{n:05d}",
-                "time": (midnight + datetime.timedelta(seconds=second)).isoformat().replace("+00:00", "Z"),
-                **_conversation(next(notes), world, rng),
-            }
-            file.write(json.dumps(row) + "\n")
-    os.replace(part, path)
+    said = (_conversation(note, world, rng) for note in notes)
+    invented.write(path, start, days, conversations, said, rng)
 
 
 def _conversation(note: Note, world: World, rng: random.Random) -> dict[str, Any]:
