@@ -27,7 +27,7 @@ from typing import Any, Literal
 from rft import files
 
 PACKAGE = "simple-icd-10-cm"
-FORMAT = 1
+FORMAT = 2
 """Raise it when a cached file's content changes its meaning."""
 CACHE = Path(".rft/cache")
 MAX_WORDS, MAX_CHARACTERS = 7, 50

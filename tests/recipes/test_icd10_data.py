@@ -106,8 +106,8 @@ def test_hits_are_those_of_a_full_sort(codes: ModuleType, index: ModuleType) -> 
     for term, _ in sample(codes, 25):
         scores = [0.0] * len(built.rows)
         for word in term.split():
-            for n in range(built.starts[built.words[word]], built.starts[built.words[word] + 1]):
-                scores[built.row_ids[n]] += float(built.weights[n])
+            for n in range(*built.names.starts[built.names.words[word] :][:2]):
+                scores[built.names.documents[n]] += float(built.names.weights[n])
         best: dict[str, float] = {}
         for (_, code), score in zip(built.rows, scores, strict=True):
             best[code] = max(best.get(code, 0.0), score)
