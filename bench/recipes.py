@@ -26,8 +26,8 @@ from bench.measure import Figure, Part, failed
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = ("mail_search", "code_research", "filings", "wordle")
 ABSTAINING = {"mail_search", "filings"}
-COUNTED = {"wordle": "guess"}
-"""The tool whose calls are what a user counts; elsewhere all calls."""
+COUNTED = {"wordle": "guesses"}
+"""The sub-score that counts what a user counts; elsewhere it is all calls."""
 HALVED = {"code_research"}
 """Where the calls are what was to become fewer."""
 MINUTES = 90
@@ -154,26 +154,21 @@ def _calls(name: str, climbed: ladder.Ladder) -> list[Part]:
     from rft import stats
     from rft.rollouts import log
 
-    tool = COUNTED.get(name)
+    what = COUNTED.get(name, "calls")
     counts: dict[str, list[float]] = {"champion": [], "challenger": []}
     for row in log.read(climbed.file("data/challenger/rollouts.parquet")):
         if row.arm in counts and row.temperature and row.score is not None:
-            counts[row.arm].append(_num_calls(row.messages, tool) if tool else row.num_tool_calls)
+            counts[row.arm].append(json.loads(row.components)[what] if name in COUNTED else row.num_tool_calls)
     before, after = (stats.percentile(counts[arm], 0.95) for arm in ("champion", "challenger"))
-    what = f"calls of {tool}" if tool else "calls"
     bound = 0.5 if name in HALVED else None
+    num = len(counts["challenger"])
     return [
-        Part(f"P95 {what}, after RFT", after, "calls", n=len(counts["challenger"])),
-        Part(f"P95 {what}, before", before, "calls", n=len(counts["champion"])),
-        Part(f"P95 {what}, after over before", after / before, "", at_most=bound, n=len(counts["challenger"])),
-        Part("mean " + what + ", after RFT", statistics.fmean(counts["challenger"]), "calls"),
-        Part("mean " + what + ", before", statistics.fmean(counts["champion"]), "calls"),
+        Part(f"P95 {what} before", before, what, n=len(counts["champion"])),
+        Part(f"P95 {what} after RFT", after, what, n=num),
+        Part(f"P95 {what}, after over before", after / before, "", at_most=bound, n=num),
+        Part(f"mean {what} before", statistics.fmean(counts["champion"]), what, n=len(counts["champion"])),
+        Part(f"mean {what} after RFT", statistics.fmean(counts["challenger"]), what, n=num),
     ]
-
-
-def _num_calls(messages: str, tool: str) -> int:
-    calls = [call for message in json.loads(messages) for call in message.get("tool_calls") or []]
-    return sum(call["function"]["name"] == tool for call in calls)
 
 
 def _abstention(words: str, arm: Any) -> list[Part]:
