@@ -8,6 +8,7 @@ process lived are added up over all starts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -23,19 +24,7 @@ from bench.watch import watch
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "recipes"
 LIMIT_S = 2 * 3600.0
-WINDOW, DRIFTED = "data/inbox/window.jsonl", "data/inbox/drifted.jsonl"
-CONVERSATIONS = 600
-INVENT = """
-import datetime, sys
-from pathlib import Path
-from rft import config, recipe
-params, path, start, drifted = sys.argv[1:]
-ours = recipe.load(config.load(Path(params)).recipe)
-ours.simulate(
-    Path(path), start=datetime.date.fromisoformat(start), days=7, conversations=int("{conversations}"),
-    drifted=drifted == "drifted", seed=0,
-)
-""".replace("{conversations}", str(CONVERSATIONS))
+DRIFTED = ("--drifted", "--start", "2026-03-09")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +58,11 @@ def climb(name: str) -> Ladder:
         state = {"stamp": stamp, "seconds": {}, "ended": False}
         kept.write_text(json.dumps(state))
     params = f"recipes/{name}/params.yaml"
+    window, drifted = (f"data/inbox/{name}/{file}.jsonl" for file in ("0000-invented", "0001-drifted"))
     if not state["ended"]:
-        for path, start, how in ((WINDOW, "2026-03-02", "alike"), (DRIFTED, "2026-03-09", "drifted")):
+        for path, how in ((window, ()), (drifted, DRIFTED)):
             if not (clone / path).exists():
-                _run(clone, "-c", INVENT, params, path, start, how)
+                _run(clone, "invent", path, *how, "--params", params)
         say(f"{name}: rft run; what it prints is in {clone.with_suffix('.log').relative_to(ROOT)}")
         seen = watch(
             [sys.executable, "-c", DRIVER, "run", "--params", params],
@@ -87,7 +77,7 @@ def climb(name: str) -> Ladder:
         kept.write_text(json.dumps(state))
         if seen.rc:
             raise Broken(f"rft run of recipes/{name} ended with {seen.rc}: see {clone.with_suffix('.log')}")
-    found = _run(clone, "-c", DRIVER, "drift", DRIFTED, "--against", WINDOW, "--params", params, "--json")
+    found = _run(clone, "drift", drifted, "--against", window, "--params", params, "--json")
     return Ladder(clone, state["seconds"], published(clone), json.loads(found))
 
 
@@ -95,10 +85,10 @@ def say(message: str) -> None:
     print(f"[figure] {message}", file=sys.stderr, flush=True)
 
 
-def _stamp(name: str) -> list[str]:
-    """What a ladder depends on, by Git's hashes of the folders at HEAD."""
-    paths = ("rft", "flows", "tasks", f"recipes/{name}")
-    return [_git("rev-parse", f"HEAD:{path}") for path in paths]
+def _stamp(name: str) -> str:
+    """Hash what a ladder depends on, as it is at HEAD. Prose is not."""
+    listed = _git("ls-tree", "-r", "HEAD", "rft", "flows", "tasks", f"recipes/{name}").splitlines()
+    return hashlib.sha256("\n".join(line for line in listed if not line.endswith(".md")).encode()).hexdigest()
 
 
 def _git(*args: str) -> str:
@@ -107,7 +97,8 @@ def _git(*args: str) -> str:
 
 def _run(clone: Path, *args: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(clone)}
-    done = subprocess.run([sys.executable, *args], cwd=clone, env=environment, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", DRIVER, *args]
+    done = subprocess.run(command, cwd=clone, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise Broken(f"{' '.join(args[2:])} ended with {done.returncode} in {clone}")
+        raise Broken(f"rft {' '.join(args)} ended with {done.returncode} in {clone}")
     return done.stdout

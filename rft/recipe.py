@@ -173,6 +173,10 @@ class Recipe:
         function = getattr(self._module("demonstrations"), "vocabulary", None)
         return list(function(self.options)) if function else []
 
+    @property
+    def can_simulate(self) -> bool:
+        return (self.folder / "simulator.py").exists()
+
     def simulate(self, path: Path, **window: Any) -> None:
         """Write a window of invented traffic, by simulator.py's write_window(options, path, start,
         days, conversations, drifted, seed)."""

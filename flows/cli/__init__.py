@@ -33,7 +33,7 @@ from rft.errors import RftError, Stopped
 VERBS = (
     "run", "runs", "extend", "doctor", "bench", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
     "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export", "play", "rollouts", "replay",
-    "up", "new", "model", "ingest", "drift", "demo", "backup", "restore",
+    "up", "new", "invent", "model", "ingest", "drift", "demo", "backup", "restore",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.cli import drift
+from flows.cli.invent import CONVERSATIONS, DAYS, START
 from flows.cli.run import climb
 from flows.screen import say
 from tasks.runs import clone
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from rft.reports import DriftReport
 
 DRIFTED = "data/inbox/drifted.jsonl"
-START = datetime.date(2026, 3, 2)
-CONVERSATIONS = 600
 SMALL = (
     "examples.train=200",
     "examples.validation=32",
@@ -105,5 +104,7 @@ def _invent(params: config.Params, path: Path, start: datetime.date, drifted: bo
     if path.exists():
         say(f"     {path.name} is there already")
         return
-    recipe.load(params.recipe).simulate(path, start=start, days=7, conversations=CONVERSATIONS, drifted=drifted, seed=0)
+    recipe.load(params.recipe).simulate(
+        path, start=start, days=DAYS, conversations=CONVERSATIONS, drifted=drifted, seed=0
+    )
     say(f"     {path.name}: {CONVERSATIONS} conversations")

@@ -6,19 +6,18 @@ It is a small working agent, with invented traffic.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import shlex
 import shutil
 from pathlib import Path
 
+from flows.cli.invent import CONVERSATIONS, DAYS, START
 from flows.screen import say
 from rft import commands
 from rft.errors import UserError
 from tasks.runs import clone
 
 TEMPLATE = Path(__file__).parents[1] / "template"
-START = datetime.date(2026, 3, 2)
 INVENTED = "0000-invented.jsonl"
 """Sorts before every window that is named by its date, because a pattern takes the last."""
 NEXT = {
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     window = here.root / "data" / "inbox" / target.name / INVENTED
     if not window.exists():
         recipe.load(config.Recipe(path=str(target))).simulate(
-            window, start=START, days=7, conversations=600, drifted=False, seed=0
+            window, start=START, days=DAYS, conversations=CONVERSATIONS, drifted=False, seed=0
         )
     commands.remember(settings=commands.options(here.root, str(target / "params.yaml")))
     say(f"{inside}/README.md says what each file is for. It works as it is; try in this order:")

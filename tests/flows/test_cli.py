@@ -42,6 +42,7 @@ VERBS = (
     "policy",
     "up",
     "new",
+    "invent",
     "drift",
     "demo",
     "doctor",

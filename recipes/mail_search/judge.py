@@ -1,0 +1,92 @@
+"""Is an answer right? Decided by its form, never by a model: the same words get the same verdict.
+
+    number    929273, also written #929273
+    date      2019-05-28, 28 May 2019, May 28, 2019
+    text      a name or version; case, spaces and, in plain ASCII, accents do not count
+
+One answer, and nothing beside it. A number, date or version in other than plain ASCII is none, and
+a name has the letters of the name itself. Of marks, a name or version may have its own, and those
+around a word or a sentence. So no list, no `>= 1.8.2`, no `jane doe ?`, no remark for the judge and
+no invisible letter passes beside the right word.
+
+An *abstention* says that the mailbox does not hold the answer: null, or one of `SAYS` as the whole
+answer, in any case and with any punctuation around it. "I don't know, but perhaps 929273" is an
+answer.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import unicodedata
+from typing import Literal
+
+from rft.config.abstention import plain
+
+from .mails import fold
+
+Form = Literal["number", "date", "text"]
+LONGEST = 120
+"""Characters of an answer, unless the right one is longer."""
+SAYS = frozenset(
+    plain(text)
+    for text in (
+        "I don't know",
+        "I do not know",
+        "don't know",
+        "unknown",
+        "not found",
+        "no answer",
+        "none",
+        "n/a",
+        "the mailbox does not say",
+        "not in the mailbox",
+    )
+)
+_DAYS = ("%Y-%m-%d", "%d %B %Y", "%d %b %Y", "%B %d, %Y", "%b %d, %Y", "%B %d %Y", "%b %d %Y")
+_MARKS = frozenset(" .,'\"()")
+
+
+def abstains(answer: str | None) -> bool:
+    return answer is None or plain(answer) in SAYS
+
+
+def is_right(answer: str, target: str, form: Form) -> bool:
+    said = answer.strip(" \n")
+    if len(said) > max(LONGEST, len(target)) or not said.isprintable():
+        return False
+    if form == "text":
+        return _same_text(said, target)
+    if not said.isascii():
+        return False
+    if form == "number":
+        return re.fullmatch(r"#?\d+", said) is not None and said.lstrip("#") == target.lstrip("#")
+    return _day(said) is not None and _day(said) == _day(target)
+
+
+def form_of(target: str) -> Form:
+    """Return the form of an answer that a person wrote down."""
+    if re.fullmatch(r"#?\d+", target.strip()):
+        return "number"
+    return "date" if _day(target.strip()) else "text"
+
+
+def _same_text(said: str, target: str) -> bool:
+    if _letters(said) == _letters(target):
+        return True
+    marks = {letter for letter in said if not letter.isalnum()}
+    return said.isascii() and marks <= _MARKS | set(target) and fold(said) == fold(target) != ""
+
+
+def _letters(text: str) -> str:
+    """Neither NFKC nor casefold: they make one letter of two that only look alike."""
+    return " ".join(unicodedata.normalize("NFC", text).lower().split())
+
+
+def _day(text: str) -> datetime.date | None:
+    for form in _DAYS:
+        try:
+            return datetime.datetime.strptime(text, form).date()
+        except ValueError:
+            continue
+    return None
