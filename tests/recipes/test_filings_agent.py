@@ -75,7 +75,7 @@ def _is_quoted(messages: list[Message]) -> bool:
 
 
 def test_a_mediocre_teacher(filings: Recipe) -> None:
-    """A mean reward of 0.4 to 0.5 is what the warm start is to begin from; with care it is 1."""
+    """A mean reward of about 0.4 is what the warm start is to begin from; with care it is 1."""
     analyst, asking, data = filings._module("analyst"), filings._module("asking"), filings._module("examples")
     known, rng = filings._module("filings").corpus(filings.options), random.Random(0)
     writer = asking.Writer(filings.options, known, known.companies("train"), rng)
@@ -90,8 +90,8 @@ def test_a_mediocre_teacher(filings: Recipe) -> None:
             text = analyst.follow_old_habits(asked.question, episode, analyst.Habits(), rng)
         scores[with_care].append(worth(filings, example, text))
     assert np.mean(scores[True]) == 1.0
-    assert 0.4 < np.mean([*scores[True], *scores[False]]) < 0.53
-    assert 0.15 < np.mean(scores[False]) < 0.33
+    assert 0.3 < np.mean([*scores[True], *scores[False]]) < 0.5
+    assert 0.05 < np.mean(scores[False]) < 0.2
 
 
 def test_demonstrations_are_about_training_companies_and_repeatable(
