@@ -50,9 +50,12 @@ def learn(name: str) -> Figure:
     for words, arm in (("before", before), ("after the prompt", prompted), ("after RFT", after)):
         mean = stats.mean_interval([row.rewards for row in arm.rows])
         parts.append(Part(f"reward {words}", mean.value, "reward", low=mean.low, high=mean.high, n=mean.n))
+    for words, arm in zip(("before", "after the prompt", "after RFT"), report.arms, strict=True):
+        mean = stats.mean_interval([row.scores for row in arm.greedy.rows])
+        parts.append(Part(f"greedy score {words}", mean.value, "score", low=mean.low, high=mean.high, n=mean.n))
     parts.append(Part("test examples", len(after.rows), "examples", at_least=128))
     parts.append(Part("rollouts per example", after.k, "rollouts", at_least=2))
-    parts += _calls(name, climbed)
+    parts += _calls(name, climbed, before, after)
     if name in ABSTAINING:
         for words, arm in (("before", before), ("after RFT", after)):
             parts += _abstention(words, arm)
@@ -149,26 +152,33 @@ def _rewards(arm: Any) -> dict[str, list[float | None]]:
     return {row.example_id: row.rewards for row in arm.rows}
 
 
-def _calls(name: str, climbed: ladder.Ladder) -> list[Part]:
+def _calls(name: str, climbed: ladder.Ladder, before: Any, after: Any) -> list[Part]:
     """Return P95 of the calls of a rollout, before and after."""
     from rft import stats
-    from rft.rollouts import log
 
     what = COUNTED.get(name, "calls")
-    counts: dict[str, list[float]] = {"champion": [], "challenger": []}
-    for row in log.read(climbed.file("data/challenger/rollouts.parquet")):
-        if row.arm in counts and row.temperature and row.score is not None:
-            counts[row.arm].append(json.loads(row.components)[what] if name in COUNTED else row.num_tool_calls)
-    before, after = (stats.percentile(counts[arm], 0.95) for arm in ("champion", "challenger"))
-    bound = 0.5 if name in HALVED else None
-    num = len(counts["challenger"])
+    if name in COUNTED:
+        counts = [_sub_scores(climbed, what, arm) for arm in ("champion", "challenger")]
+    else:
+        each_arm = (before.rows, after.rows)
+        counts = [[n for row in rows for n in row.counts("tool_calls") if n is not None] for rows in each_arm]
+    at_first, at_last = (stats.percentile(each, 0.95) for each in counts)
+    num, bound = len(counts[1]), 0.5 if name in HALVED else None
     return [
-        Part(f"P95 {what} before", before, what, n=len(counts["champion"])),
-        Part(f"P95 {what} after RFT", after, what, n=num),
-        Part(f"P95 {what}, after over before", after / before, "", at_most=bound, n=num),
-        Part(f"mean {what} before", statistics.fmean(counts["champion"]), what, n=len(counts["champion"])),
-        Part(f"mean {what} after RFT", statistics.fmean(counts["challenger"]), what, n=num),
+        Part(f"P95 {what} before", at_first, what, n=len(counts[0])),
+        Part(f"P95 {what} after RFT", at_last, what, n=num),
+        Part(f"P95 {what}, after over before", at_last / at_first, "", at_most=bound, n=num),
+        Part(f"mean {what} before", statistics.fmean(counts[0]), what, n=len(counts[0])),
+        Part(f"mean {what} after RFT", statistics.fmean(counts[1]), what, n=num),
     ]
+
+
+def _sub_scores(climbed: ladder.Ladder, name: str, arm: str) -> list[float]:
+    from rft.rollouts import log
+
+    rows = log.read(climbed.file("data/challenger/rollouts.parquet"))
+    graded = [row for row in rows if row.arm == arm and row.temperature and row.score is not None]
+    return [json.loads(row.components)[name] for row in graded]
 
 
 def _abstention(words: str, arm: Any) -> list[Part]:
