@@ -10,12 +10,12 @@ Reinforcement learning can choose between the two.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rft.chat import dialogue
 from rft.recipe import Message
 
 from . import facts, tools
@@ -94,16 +94,7 @@ class Episode:
         return {"metadata": {**where, "snippets": self.shows_values}}
 
     def _say(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
-        ids = [f"call_{self.turn}_{n}" for n in range(len(calls))]
-        tool_calls = [
-            {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-            for call_id, (name, arguments) in zip(ids, calls, strict=True)
-        ]
-        self.messages.append({"role": "assistant", "content": "", "tool_calls": tool_calls})
-        self.messages += [
-            {"role": "tool", "tool_call_id": call_id, "content": reply}
-            for call_id, reply in zip(ids, replies, strict=True)
-        ]
+        self.messages += dialogue.scripted_turn(self.turn, calls, replies)
         self.turn += 1
         self.calls += len(calls)
 

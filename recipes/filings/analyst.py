@@ -12,13 +12,13 @@ The analyst reads what the tools reply, as a policy does, and never the cells be
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from rft.chat import dialogue
 from rft.errors import ToolError
 from rft.recipe import Message
 
@@ -128,11 +128,7 @@ class Episode:
         return reply
 
     def _say(self, name: str, arguments: dict[str, Any], reply: str) -> None:
-        call_id = f"call_{self.turn}_0"
-        function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-        call = {"id": call_id, "type": "function", "function": function}
-        self.messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": reply})
+        self.messages += dialogue.scripted_turn(self.turn, [(name, arguments)], [reply])
         self.turn += 1
         self.calls += 1
 

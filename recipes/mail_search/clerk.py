@@ -10,12 +10,12 @@ learning can choose between the two.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rft.chat import dialogue
 from rft.recipe import Message
 
 from . import questions, view
@@ -79,12 +79,8 @@ class Episode:
         self._say("return_final_answer", {"answer": text, "sources": ids}, None)
 
     def _say(self, name: str, arguments: dict[str, Any], reply: str | None) -> None:
-        call_id = f"call_{self.turn}_0"
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        tool_calls = [{"id": call_id, "type": "function", "function": function}]
-        self.messages.append({"role": "assistant", "content": "", "tool_calls": tool_calls})
-        if reply is not None:
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": reply})
+        replies = [] if reply is None else [reply]
+        self.messages += dialogue.scripted_turn(self.turn, [(name, arguments)], replies)
         self.turn += 1
 
 

@@ -10,11 +10,11 @@ careful player is also the honest agent of baseline.py.
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from typing import Any
 
+from rft.chat import dialogue
 from rft.recipe import Message
 
 from . import tools
@@ -81,16 +81,7 @@ class Episode:
         return self.game.is_solved or not self.game.num_left or self.turn >= MAX_TURNS
 
     def _say(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
-        ids = [f"call_{self.turn}_{n}" for n in range(len(calls))]
-        tool_calls = [
-            {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-            for call_id, (name, arguments) in zip(ids, calls, strict=True)
-        ]
-        self.messages.append({"role": "assistant", "content": "", "tool_calls": tool_calls})
-        self.messages += [
-            {"role": "tool", "tool_call_id": call_id, "content": reply}
-            for call_id, reply in zip(ids, replies, strict=True)
-        ]
+        self.messages += dialogue.scripted_turn(self.turn, calls, replies)
         self.turn += 1
         self.calls += len(calls)
 

@@ -2,6 +2,8 @@
 
     opening, opening_of      an example under a prompt -> what the policy sees first
     messages_of              a trajectory -> the whole dialogue, for logs and people
+    scripted_turn            calls and replies that a script made up -> their messages, for the
+                             demonstrations and the invented traffic of recipes
 
 The loop (rft/rollouts/loop.py) and the log (rft/rollouts/log.py) both use it, and it imports
 neither: to read a log loads no loop, no tools and no grader.
@@ -9,7 +11,9 @@ neither: to read a log loads no loop, no tools and no grader.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rft.config import response_format
 from rft.types import Example, Message, Opening, Trajectory
@@ -52,3 +56,25 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
             error = {"is_error": True} if result.is_error or result.failed else {}
             messages.append({"role": "tool", "tool_call_id": result.call_id, "content": result.output, **error})
     return messages
+
+
+def scripted_turn(number: int, calls: Sequence[tuple[str, Mapping[str, Any]]], replies: Sequence[str]) -> list[Message]:
+    """Write turn `number` of a script: the assistant's calls, each a name and arguments, and their
+    replies. The call of a terminal tool has none.
+
+    Raises ValueError where calls and replies do not go together.
+    """
+    if len(replies) not in (len(calls), 0):
+        raise ValueError(f"{len(calls)} calls and {len(replies)} replies")
+    ids = [f"call_{number}_{n}" for n in range(len(calls))]
+    # as it is, because a small policy copies letters, and cannot escape them
+    written = [(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls]
+    tool_calls = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, (name, arguments) in zip(ids, written, strict=True)
+    ]
+    answered = [
+        {"role": "tool", "tool_call_id": call_id, "content": reply}
+        for call_id, reply in zip(ids, replies, strict=False)
+    ]
+    return [{"role": "assistant", "content": "", "tool_calls": tool_calls}, *answered]
