@@ -1,6 +1,6 @@
 """Questions about uploads, each with the one mail that answers it, or the proof that none does.
 
-    bug        which bug did jane doe close in apt 1.8.2 ?
+    bug        which bug did apt 1.8.2 close ?
     who        who uploaded apt 1.8.2 ?
     when       when was apt 1.8.2 uploaded ?
     version    which version of apt closed bug 929273 ?
@@ -10,7 +10,7 @@ package closes it. Packages are split by a stable hash, so that a package that i
 asked for in training; search finds the mails of all.
 
 A share of the questions has no answer. One word of a real question is exchanged for that of another
-package: the version, the author or the bug. It counts as unanswerable only if no mail at all holds
+package: the version or the bug. It counts as unanswerable only if no mail at all holds
 the words that it asks for.
 
 The defaults are what the embedded policy can carry: short names, and a bug that the short form of
@@ -38,7 +38,7 @@ KINDS: tuple[Kind, ...] = ("bug", "who", "when", "version")
 FORMS: dict[Kind, Form] = {"bug": "number", "who": "text", "when": "date", "version": "text"}
 Templates = Mapping[Kind, tuple[str, ...]]
 TEMPLATES: Templates = {
-    "bug": (" which bug did {author} close in {upload} ?", " {author} closed a bug in {upload} : which ?"),
+    "bug": (" which bug did {upload} close ?", " {upload} closed a bug : which ?"),
     "who": (" who uploaded {upload} ?", " name the uploader of {upload} ."),
     "when": (" when was {upload} uploaded ?", " give the date of {upload} ."),
     "version": (" which version of {package} closed bug {bug} ?", " bug {bug} was closed in which {package} ?"),
@@ -174,7 +174,7 @@ def _question(kind: Kind, mail: Mail, style: Style, rng: random.Random) -> Quest
 
 
 NAMED: dict[Kind, tuple[str, ...]] = {
-    "bug": ("package", "version", "author"),
+    "bug": ("package", "version"),
     "who": ("package", "version"),
     "when": ("package", "version"),
     "version": ("package", "bug"),
@@ -191,15 +191,13 @@ def _unanswerable(
     kind: Kind, mail: Mail, others: list[Mail], index: Index, style: Style, rng: random.Random
 ) -> Question | None:
     """Exchange one word. None if whatever was tried is in the mailbox."""
-    changes = ["bug"] if kind == "version" else ["version", "author"] if kind == "bug" else ["version"]
-    change = "month" if style.by_month else rng.choice(changes)
+    change = "month" if style.by_month else "bug" if kind == "version" else "version"
     for _ in range(_TRIES):
         other = rng.choice(others)
         if other.thread == mail.thread or (change == "bug" and len(other.bugs) != 1):
             continue
         exchanged: dict[str, Any] = {
             "version": {"version": other.version},
-            "author": {"sender": other.sender},
             "bug": {"bugs": other.bugs},
             "month": {"date": other.date},
         }[change]

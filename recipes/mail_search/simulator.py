@@ -43,7 +43,7 @@ class World:
 REFERENCE = World()
 DRIFTED = World(
     templates={
-        "bug": (" tell me the bug that {author} fixed in {upload} ?",),
+        "bug": (" tell me the bug that {upload} fixed ?",),
         "who": (" by whom was {upload} uploaded please ?",),
         "when": (" on what day came {upload} out ?", " release day of {upload} please ?"),
         "version": (" {package} fixed bug {bug} with which version please ?",),

@@ -118,14 +118,6 @@ def test_what_is_unanswerable_is_nowhere(rows: dict[str, list[Example]], inbox: 
     assert kinds == {"bug", "who", "when", "version"}
 
 
-def test_an_author_who_did_not_upload_is_asked_for(rows: dict[str, list[Example]], inbox: Any) -> None:
-    """In half of the unanswerable questions for a bug the upload is real."""
-    asked = [row for row in rows["train"] if row.target["answer"] is None and row.metadata["kind"] == "bug"]
-    uploads = {mail.subject for mail in inbox.all}
-    real = [row for row in asked if " ".join(row.target["search"].split()[:2]) in uploads]
-    assert 0 < len(real) < len(asked)
-
-
 def test_packages_come_in_turn(rows: dict[str, list[Example]]) -> None:
     """One with many uploads is not asked for all the time."""
     counts = [
