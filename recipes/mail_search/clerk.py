@@ -76,8 +76,7 @@ class Episode:
     def answer(self, text: str | None, sources: Sequence[Mail]) -> None:
         """The terminal call, which nothing answers."""
         ids = list(dict.fromkeys(mail.id for mail in sources))
-        # the answer last: so this call ends like all others, which a small policy learns once
-        self._say("return_final_answer", {"sources": ids, "answer": text}, None)
+        self._say("return_final_answer", {"answer": text, "sources": ids}, None)
 
     def _say(self, name: str, arguments: dict[str, Any], reply: str | None) -> None:
         replies = [] if reply is None else [reply]

@@ -77,8 +77,8 @@ def vocabulary(options: Options) -> list[str]:
     del options
     groups = [f"{number:03d}" for number in range(1000)]
     return [
-        call("return_final_answer", sources=[], answer=None),
-        *('[], "answer": "', '["', '", "', '"], "answer": "'),
+        call("return_final_answer", answer=None, sources=[]),
+        *('", "sources": []}}\n</tool_call>', '["', '", "', '"]}}\n</tool_call>'),
         *(" | ", " ;", " closes ", " bug ", " date "),
         *groups,
         *(f"m{group}" for group in groups),

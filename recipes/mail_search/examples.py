@@ -84,10 +84,10 @@ def turns(options: Options, example: Example, target: dict[str, Any]) -> list[st
     del options, example
     if target["answer"] is None:
         look = call("search_emails", keywords=target["search"])
-        return [look, call("return_final_answer", sources=[], answer=None)]
+        return [look, call("return_final_answer", answer=None, sources=[])]
     read = call("read_email", message_id=target["message_id"])
     said = f" {target['answer']}" if target["form"] == "text" else target["answer"]  # as the clerk writes a word
-    return [read, call("return_final_answer", sources=[target["message_id"]], answer=said)]
+    return [read, call("return_final_answer", answer=said, sources=[target["message_id"]])]
 
 
 def call(name: str, **arguments: Any) -> str:

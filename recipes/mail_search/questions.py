@@ -38,7 +38,7 @@ KINDS: tuple[Kind, ...] = ("bug", "who", "when", "version")
 FORMS: dict[Kind, Form] = {"bug": "number", "who": "text", "when": "date", "version": "text"}
 Templates = Mapping[Kind, tuple[str, ...]]
 TEMPLATES: Templates = {
-    "bug": (" which bug did {upload} close ?", " {upload} closed a bug : which ?"),
+    "bug": (" which bug did {upload} close ?", " name the bug that was closed by {upload} ."),
     "who": (" who uploaded {upload} ?", " name the uploader of {upload} ."),
     "when": (" when was {upload} uploaded ?", " give the date of {upload} ."),
     "version": (" which version of {package} closed bug {bug} ?", " bug {bug} was closed in which {package} ?"),
