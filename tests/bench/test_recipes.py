@@ -4,6 +4,7 @@ again what has changed."""
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from pathlib import Path
 
@@ -112,6 +113,26 @@ def test_a_ladder_is_run_again_if_code_has_changed_and_not_for_prose(
     first = commit("recipes/wordle/tools.py", "1")
     assert commit("recipes/wordle/README.md", "figures") == commit("recipes/filings/tools.py", "1") == first
     assert commit("recipes/wordle/params.yaml", "steps: 3") != first
+
+
+def test_a_shortcut_must_stay_well_below_the_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure, "RESULTS", tmp_path)
+    monkeypatch.setattr(recipes, "NUM_SCRIPTED", 16)
+
+    def failing(low: float) -> set[str]:
+        part = {
+            "name": "reward after RFT",
+            "value": low + 0.05,
+            "low": low,
+            "high": low + 0.1,
+            "n": 9,
+            "unit": "reward",
+        }
+        (tmp_path / "recipes_learn_wordle.json").write_text(json.dumps({"parts": [part]}))
+        return {part.name for part in recipes.shortcuts("wordle").parts if not part.holds}
+
+    assert failing(0.8) == set(), "the last clue alone is shown, and is no shortcut"
+    assert failing(0.4) == {"scripted: first_hit"}
 
 
 def test_the_exploits_and_the_honest_agent_of_a_recipe() -> None:
