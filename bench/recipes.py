@@ -103,9 +103,10 @@ def shortcuts(name: str) -> Figure:
     Theirs is before any budget, and its is after, so that the comparison is hard on the policy.
     """
     trained = _trained(name)
+    assert trained.low is not None
     parts = [trained]
     for way in _ways(name):
-        bound = (trained.low or 0.0) - WELL_BELOW if way in SHORTCUTS else None
+        bound = trained.low - WELL_BELOW if way in SHORTCUTS else None
         parts.append(replace(_scripted(name, way), at_most=bound))
     return Figure(tuple(parts))
 
@@ -228,7 +229,8 @@ def _all(kind: str, measure: Measure) -> Callable[[list[str]], Figure]:
         parts: list[Part] = []
         for name in RECIPES:
             found = _or_failed(name, measure)
-            figure.record(found.line(f"recipes_{kind}_{name}"), [])
+            if found.parts[0].value is not None:
+                figure.record(found.line(f"recipes_{kind}_{name}"), [])
             parts += [replace(part, name=f"{name}: {part.name}") for part in found.parts]
         return Figure(tuple(parts))
 

@@ -119,11 +119,12 @@ def message_key(header: str) -> str:
 
 
 def _header(message: email.message.EmailMessage, name: str) -> str:
-    """Headers in the wild break every rule; the parser raises for some of them."""
+    """Return a header's text; one that the parser breaks on, as it was written."""
     try:
-        return " ".join(str(message.get(name) or "").split())
-    except Exception:
-        return ""
+        found = message.get(name)
+    except (AttributeError, IndexError, TypeError, ValueError):  # seen for `To: bob@example.org, tba1 @`
+        found = next(text for key, text in message.raw_items() if key.lower() == name.lower())
+    return " ".join(str(found or "").split())
 
 
 def _date(path: Path, name: str, message: email.message.EmailMessage, subject: str) -> datetime.datetime:

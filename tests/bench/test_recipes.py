@@ -93,6 +93,16 @@ def test_a_ladder_that_breaks_is_a_figure_that_fails(monkeypatch: pytest.MonkeyP
     assert (line["value"], line["holds"], line["reason"]) == (None, False, "rft run ended with 2: see wordle.log")
 
 
+def test_what_broke_replaces_no_recorded_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> ladder.Ladder:
+        raise ladder.Broken("the disk is full")
+
+    monkeypatch.setattr(ladder, "climb", broken)
+    monkeypatch.setattr(figure, "RESULTS", tmp_path)
+    assert figure.figures()["recipes_learn"]([]).holds is False
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_ladder_is_run_again_if_code_has_changed_and_not_for_prose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

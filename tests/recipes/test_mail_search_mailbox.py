@@ -184,6 +184,14 @@ def test_mailboxes_that_are_refused(make: Any, said: str, tmp_path: Path, index:
     assert not any(path.is_file() for path in (tmp_path / "state").rglob("*"))
 
 
+def test_a_header_that_the_parser_breaks_on_is_taken_as_it_was_written(tmp_path: Path, index: ModuleType) -> None:
+    broken = {"From": "Ann <ann@example.org>, <", "To": "bob@example.org, tba1 @"}
+    path = changelog_folder.make_mbox(tmp_path / "own.mbox", [changelog_folder.letter(1, "One", **broken)])
+    (mail,) = index.of(str(path)).all
+    assert (mail.sender, mail.address) == ("Ann", "ann@example.org")
+    assert "bob@example.org" in mail.recipients
+
+
 def test_own_mail_needs_own_questions(tmp_path: Path) -> None:
     mbox, _ = changelog_folder.make_own(tmp_path)
     with pytest.raises(UserError, match=r"mailbox = .*archive\.mbox'.* recipe\.options\.questions"):
