@@ -99,14 +99,14 @@ def demo_kill(args: list[str]) -> Figure:
     return Figure(parts, {"differing": differing})
 
 
-def published(clone: Path) -> dict[str, str]:
+def published(clone: Path, reaching: str = "gate") -> dict[str, str]:
     """File -> hash over every DVC out of the clone's whole runs, wall times left out.
 
-    A run is a revision below refs/exps whose dvc.lock reaches the gate; folders are opened through
-    the cache's own lists.
+    A run is a revision below refs/exps whose dvc.lock reaches the gate, or another stage; folders
+    are opened through the cache's own lists.
     """
     files: dict[str, str] = {}
-    for revision in _runs(clone):
+    for revision in _runs(clone, reaching):
         lock = yaml.safe_load(_git(clone, "show", f"{revision}:dvc.lock"))
         for stage in lock["stages"].values():
             for out in stage.get("outs", []):
@@ -123,11 +123,11 @@ def _files(clone: Path, path: str, md5: str) -> list[tuple[str, str]]:
     return [(f"{path}/{entry['relpath']}", entry["md5"]) for entry in listing]
 
 
-def _runs(clone: Path) -> list[str]:
+def _runs(clone: Path, reaching: str) -> list[str]:
     """The revisions of whole runs, in order of name; the demo makes one."""
     refs = _git(clone, "for-each-ref", "--format=%(refname)", "refs/exps").split()
     locks = {ref: yaml.safe_load(_git(clone, "show", f"{ref}:dvc.lock", check=False) or "{}") for ref in refs}
-    return sorted(ref for ref, lock in locks.items() if "gate" in (lock or {}).get("stages", {}))
+    return sorted(ref for ref, lock in locks.items() if reaching in (lock or {}).get("stages", {}))
 
 
 def _decision(clone: Path) -> Any:

@@ -10,7 +10,7 @@ from prefect.states import Cancelled
 
 from flows import extension, settings, unattended
 from rft.errors import Stopped
-from rft.reports import Decision
+from rft.reports import Decision, TrainReport
 from tasks.ladder import recorded
 from tasks.runs import clone
 from tasks.stages.baseline import evaluate_baseline
@@ -56,8 +56,8 @@ def retrain(
     `until` names the last stage. `extends`: a run whose candidates are looked at again, on as many
     `blocks` of test examples more (flows/extension.py); it brings settings and window.
 
-    Returns None if drift said stop or `until` was reached, and Cancelled with the reason if
-    `run.max_hours` or `rft cancel` stopped the run.
+    Returns None if drift said stop, training collapsed or `until` was reached, and Cancelled with
+    the reason if `run.max_hours` or `rft cancel` stopped the run.
     """
     here = clone.enter()
     more = extension.of(here, extends, blocks) if extends else None
@@ -74,7 +74,10 @@ def retrain(
                 return None
             build_examples(run, refresh=drift.verdict == "refresh")
             for stage, climb in UNTIL.items():
-                climb(run)
+                report = climb(run)
+                if isinstance(report, TrainReport) and report.collapsed:
+                    run.update(state="stopped", message=report.reason, until=None)  # it did not get there
+                    return None
                 if stage == until:
                     run.update(state="stopped", message=f"stopped after {until}, as --until asked: no look was taken")
                     return None

@@ -46,7 +46,7 @@ def show(clone: Clone, record: RunRecord, console: Console | None = None) -> Non
 
 def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str | Text]:
     train = at and at.report(TrainReport)
-    if train and not train.trained:
+    if train and not train.trained and not train.collapsed:
         yield f"Nothing was trained: {train.reason}."
     if decision and at:
         yield from checks(decision, _latency(at), at.told(Registration))

@@ -115,7 +115,7 @@ def _end(here: Clone, record: RunRecord) -> str:
     if record.state in ("running", "preparing"):
         return "(running)" if records.alive(here, record.name) else "(cut off)"
     if record.state == "stopped" and record.verdict != "stop":
-        return f"stopped after {record.until}"
+        return f"stopped after {record.until}" if record.until else "training collapsed"
     return record.decision or ("stopped at drift" if record.state == "stopped" else record.state)
 
 

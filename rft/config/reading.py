@@ -169,7 +169,14 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     may_hold_a_key = {*_SAID_IN, *_KEYS} & {*loc} or key.endswith(("url", "mail.server"))
     if may_hold_a_key or isinstance(problem["input"], dict | list):
         return f"{where}: '{key}': {said}."
-    return f"{where}: '{key}' = {_shown(problem['input'])}: {said}."
+    return f"{where}: '{key}' = {_shown(problem['input'])}: {said}.{_why(model, loc)}"
+
+
+def _why(model: type[BaseModel], loc: list[str]) -> str:
+    """Say what the value would do, where the field tells it (`outside`)."""
+    found = _field_at(model, loc)
+    told = found.json_schema_extra if found is not None else None
+    return f" {told['outside']}" if isinstance(told, dict) and "outside" in told else ""
 
 
 def _shown(value: Any) -> str:

@@ -149,9 +149,13 @@ class Train(Section):
     weights: Literal["lora", "full"] = "lora"
     """What is trained: a LoRA adapter, or all weights."""
     lora: Lora = Lora()
-    lr: float = Field(default=3e-3, gt=0)
-    """Peak learning rate of AdamW. The default suits the embedded policy; a large model needs a far
-    smaller one."""
+    lr: float | None = Field(
+        default=None,
+        gt=0,
+        json_schema_extra={"outside": "Without a learning rate no weight changes. Leave it out for the default."},
+    )
+    """Peak learning rate of AdamW. null: by the width of the policy, 2e-3 x (128 / width)^1.5 for
+    LoRA and 4e-4 x (128 / width)^2 for all weights. The embedded policy is 128 wide."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """How the learning rate falls from `lr` over `steps`."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -160,7 +164,15 @@ class Train(Section):
     """Optimizer steps, each on new rollouts."""
     examples_per_step: int = Field(default=8, ge=1)
     """Examples in a step. Each is rolled out as a group."""
-    group_size: int = Field(default=8, ge=2, le=LARGEST_GROUP)
+    group_size: int = Field(
+        default=8,
+        ge=2,
+        le=LARGEST_GROUP,
+        json_schema_extra={
+            "outside": "A rollout is compared with the others of its group: a group of one can never differ, so "
+            "nothing would be learned."
+        },
+    )
     """Rollouts per example, whose rewards are compared with each other."""
     compute_multiplier: float = Field(default=1.0, gt=0.00001, le=10)
     """OpenAI's setting for rollouts per example: a group has round(group_size x compute_multiplier)
@@ -229,6 +241,12 @@ class Train(Section):
     stop: Stop = Stop()
     seed: int = 0
     """Seed of the sampling, of the order of examples and of new weights."""
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate, where it is written or filled in (rft/trainer/rates.py)."""
+        assert self.lr is not None, "the policy's width is known"
+        return self.lr
 
     @property
     def group(self) -> int:

@@ -34,13 +34,24 @@ class WarmStart(Section):
     lora: Lora = Lora()
     demonstrations: int = Field(default=6000, ge=16)
     """Dialogues from the recipe's demonstrations.py."""
-    steps: int = Field(default=900, ge=1)
+    steps: int = Field(
+        default=900,
+        ge=1,
+        json_schema_extra={
+            "outside": "The embedded policy that learned nothing writes noise, and every score would be 0. Leave it "
+            "out for the default; a given policy.model is warm-started only with warm_start.weights."
+        },
+    )
     """Optimizer steps. The default suits the embedded policy; a given model needs far fewer."""
     batch: int = Field(default=16, ge=1)
     """Dialogues per step."""
     longest: int = Field(default=512, ge=16)
     """Tokens of the longest dialogue. Longer ones are left out and counted."""
-    lr: float = Field(default=4e-3, gt=0)
+    lr: float = Field(
+        default=2e-3,
+        gt=0,
+        json_schema_extra={"outside": "Without a learning rate no weight changes. Leave it out for the default."},
+    )
     """Peak learning rate. The default suits the embedded policy. For a given model try 5e-4 with
     LoRA, and 2e-5 with all weights."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"

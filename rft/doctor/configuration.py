@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rft import commands, config, shelves
+from rft.doctor import rate
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.grading import budget
@@ -95,6 +96,9 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
         yield from _more_than(params, "train.examples_per_step", train.examples_per_step, "train")
     yield from _more_than(params, "baseline.examples", params.baseline.examples, "validation")
     yield from _more_than(params, "train.validation_examples", train.validation_examples, "validation")
+    if policy.model is None and policy.server is None:
+        yield from rate.of_training(train, policy.architecture.hidden)
+        yield from rate.of_warm_start(policy.warm_start)
     yield from _deadlines(params)
     yield from _uneven(train.examples_per_step * train.group, rollout.batch)
     for what, remedy in determinism.contradictions(params):

@@ -36,6 +36,9 @@ def training(shelves: Shelves) -> Html | None:
     note = f"{what}. The weights moved by {train.weight_change:.3g} (L2)."
     if train.alarms:
         note += f" ALARM: failures depended on what the policy did, {train.alarms} times; the stage's log says how."
+    for fall in train.falls:
+        note += f" At step {fall.step} it collapsed: {fall.reason}."
+        note += f" It went back to the weights of step {fall.back_to}, and on with a learning rate of {fall.lr:g}."
     parts = h("p", text, class_="note"), picture, h("p", note, class_="note"), learned.beside(shelves)
     return card("Reward while training", *parts)
 

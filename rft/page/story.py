@@ -30,6 +30,8 @@ def verdict(shelves: Shelves) -> tuple[str, str, str]:
         return shelves.decision.decision, tone, shelves.decision.reason
     if shelves.drift is not None and shelves.drift.verdict == "stop":
         return "stopped at drift", "open", shelves.drift.reason
+    if shelves.train is not None and shelves.train.collapsed:
+        return "training collapsed", "bad", shelves.train.reason
     return "not finished", "off", "The run has not reached a decision; below is what it found so far."
 
 
@@ -86,7 +88,8 @@ def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
         found["prompt"] = ("good", "new prompt") if prompt.found else ("off", "no gain found")
     if (train := shelves.train) is not None:
         done = f"{counted(train.steps, 'step')}, {train.weights}"
-        found["train"] = ("good", done) if train.trained else ("off", "skipped")
+        untrained = ("bad", "collapsed") if train.collapsed else ("off", "skipped")
+        found["train"] = ("good", done) if train.trained else untrained
     if shelves.challenger is not None:
         found["challenger"] = "good", f"{counted(len(shelves.challenger.arms), 'arm')} measured"
     if shelves.decision is not None:

@@ -52,12 +52,12 @@ from rft.reports.traffic import (
     TrafficReport,
     Unread,
 )
-from rft.reports.train import TrainReport
+from rft.reports.train import Fall, TrainReport
 from rft.types import Metric
 
 __all__ = [
     "SCHEMA", "Against", "Arm", "Bar", "BaselineReport", "Candidate", "Carrier", "ChallengerReport", "Champion",
-    "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Feature",
+    "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Fall", "Feature",
     "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "Model", "ModelFile", "ModelKind",
     "NearDuplicates", "NearPair", "Part", "PolicyReport", "Profile", "PromotionRequest", "PromptReport",
     "PromptSettings", "Registration", "Report", "Row", "Shown", "Source", "Statistic", "TrafficReport", "TrainReport",

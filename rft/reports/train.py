@@ -7,6 +7,18 @@ from typing import Literal
 from rft.reports.base import Report, added
 
 
+class Fall(Report):
+    """Training went back, because the policy had collapsed (rft/trainer/collapse.py)."""
+
+    step: int
+    """The last one before it went back."""
+    reason: str
+    back_to: int
+    """The step whose weights it took up again; 0: those that training started from."""
+    lr: float
+    """The peak learning rate from then on."""
+
+
 class TrainReport(Report):
     trained: bool
     reason: str
@@ -25,4 +37,7 @@ class TrainReport(Report):
     source: str = added("")  # of supervised training: demonstrations, traffic or rollouts
     imitated: int = added(0)  # dialogues that were there to be imitated
     not_imitated: dict[str, int] = added({})  # reason -> dialogues of the source that were left out
+    falls: list[Fall] = added([])
+    collapsed: str = added("")  # what fell after training had gone back once: there are no weights, and no look
+    lr: float | None = added(None)  # the peak learning rate that it started with
     warm_start_steps: int = added(0)  # of train.when_not_ready, before the first rollout

@@ -2,7 +2,8 @@
 
     champion              what is served now, with its prompt
     champion_new_prompt   the same weights with the prompt that the search found
-    challenger            the trained weights with that prompt
+    challenger            the trained weights with that prompt. After a training that collapsed
+                          (rft/trainer/collapse.py) the stage refuses to open the test examples
 
 The middle arm says what the prompt alone is worth, so that the gate can prefer the cheaper
 candidate. All arms share examples, numbers of answers and random streams, so that differences are
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rft import config, progress, recipe, reports, shelves
+from rft.errors import UserError
 from rft.grading import margins, preflight
 from rft.models import weights
 from rft.rollouts import evaluate, serving
@@ -51,12 +53,14 @@ def run(params: config.Params) -> None:
 
 def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.challenger
+    trained = shelves.read(reports.TrainReport)
+    if trained.collapsed:
+        raise UserError(f"{shelves.path(reports.TrainReport)}: {trained.reason}.")
     device = weights.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     source = _hack_source(params)
     rows = shelves.load_examples("test")
     seen = shelves.load_examples("validation")[: section.shown] if section.shown else []
-    trained = shelves.read(reports.TrainReport)
     winner = shelves.read(reports.PromptSettings)
     num_turns(winner, params.rollout, str(shelves.path(reports.PromptSettings)))
     plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings, config.Serve]] = [

@@ -36,7 +36,7 @@ from rft.rollouts.prompting import num_turns
 from rft.rollouts.runner import workbench
 from rft.rollouts.store import RolloutStore
 from rft.sampling.policies import base_model
-from rft.trainer import distributed, supervised
+from rft.trainer import collapse, distributed, rates, supervised
 from rft.trainer.learner import Learner
 from rft.trainer.lessons import Lesson, check_template, lessons
 from rft.trainer.loop import Trainer
@@ -90,11 +90,15 @@ def _lead(
             )
         if warm_starts:
             network = _warm_started(network, imitated.lessons, section, device, team, work)
+        section = rates.resolved(section, rates.width_of(network.config))
         # what is imitated is imitated at temperature 1, also where it was sampled at another
         learned = section.model_copy(update={"temperature": 1.0}) if section.algorithm == "supervised" else section
         learner = Learner(network, learned, params.rollout.max_turn_tokens, device, team)
         held_out = validation[-section.validation_examples :] if section.validation_examples else []
-        trainer = Trainer(learner, chat, section, prompt, bench, train, held_out, device, work, store, imitated.lessons)
+        start = _start(section, warm_starts)
+        trainer = Trainer(
+            learner, chat, section, prompt, bench, train, held_out, device, work, store, imitated.lessons, start
+        )
         trainer.fit()
         bench.times.write(shelf / "timing.json", bench.traces, steps=trainer.times.rows)
         _publish(trainer, section, shelf, _told(section, imitated, warm_starts))
@@ -152,6 +156,14 @@ def _warm_started(
     return weights.merged(learner.model).eval()
 
 
+def _start(section: config.Train, warm_starts: bool) -> collapse.Start | None:
+    """Return what the baseline says of the policy that training starts from. None where it measured
+    another one."""
+    baseline, champion = shelves.read(reports.BaselineReport), shelves.champion()
+    is_same = not warm_starts and (section.from_ == "champion" or champion.weights == "none")
+    return collapse.measured(baseline) if is_same and baseline.sampled.temperature == section.temperature else None
+
+
 def _told(section: config.Train, imitated: _Imitated, warm_starts: bool) -> dict[str, Any]:
     """Say in the report what was imitated, and what of it was left out."""
     if not section.source and not warm_starts:
@@ -170,17 +182,18 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path, told: dict[st
     is_others = on_champion and not unmerged.is_stacked(learner.model)
     if kind == "lora" and (is_others or told.get("warm_start_steps")):
         kind = "full"  # the adapter belongs to other weights than the base model's: merge it
-    weights.save(learner.model if kind == section.weights else weights.merged_copy(learner.model), shelf / "weights")
-    (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
-    rollout_log.write(trainer.store, shelf / "rollouts.parquet")
     change = learner.weight_change()
     before = f"after {told['warm_start_steps']} steps of warm start, " if told.get("warm_start_steps") else ""
-    reason = f"{before}no group had anything to learn from"
-    has_learned = change > 0 or bool(before)
-    if change > 0:
-        stopped = f"; stopped early: {trainer.stopped}" if trainer.stopped else ""
-        how = f"{section.algorithm} ({section.source})" if section.source else section.algorithm
-        reason = f"{before}{trainer.step} steps of {how} on {section.weights} weights{stopped}"
+    reason = _reason(trainer, section, before, change)
+    has_learned = (change > 0 or bool(before)) and not trainer.collapsed
+    if trainer.collapsed:
+        _leave_none(shelf / "weights", reason)
+    else:
+        whole = learner.model if kind == section.weights else weights.merged_copy(learner.model)
+        weights.save(whole, shelf / "weights")
+    (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
+    rollout_log.write(trainer.store, shelf / "rollouts.parquet")
+    falls = trainer.guard.falls
     report = reports.TrainReport(
         trained=has_learned,
         reason=reason,
@@ -190,23 +203,47 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path, told: dict[st
         algorithm=section.algorithm,
         steps=trainer.step,
         group_size=section.group,
-        kept_step=trainer.best["step"] if section.keep == "best" and trainer.best else trainer.step,
+        kept_step=trainer.best["step"] if section.keep == "best" and trainer.best else trainer.weights_of,
         rollouts=len(trainer.store),
         left_out=dict(sorted(Counter(row.left_out for row in trainer.store if row.left_out).items())),
         alarms=sum(row.get("alarm/count", 0) for row in trainer.metrics.rows),
         curve=[(row["step"], row["reward/mean"]) for row in trainer.metrics.rows if "reward/mean" in row],
         weight_change=change,
+        lr=section.lr,
+        falls=falls,
+        collapsed=trainer.collapsed,
         **told,
     )
     reports.write(report, shelf / "report.json")
+    if falls or trainer.collapsed:
+        progress.say("train", reason)
+
+
+def _reason(trainer: Trainer, section: config.Train, before: str, change: float) -> str:
+    """Say what was trained, or why there are no weights. `before`: what came before the first
+    rollout; `change`: how far the weights moved."""
+    falls = trainer.guard.falls
+    if trainer.collapsed:
+        return collapse.in_words(section, trainer.step, trainer.collapsed, falls)
+    if change == 0:
+        return f"{before}no group had anything to learn from"
+    how = f"{section.algorithm} ({section.source})" if section.source else section.algorithm
+    again = "".join(f"; at step {one.step}, {one.reason}: went back to step {one.back_to}" for one in falls)
+    stopped = f"; stopped early: {trainer.stopped}" if trainer.stopped else ""
+    return f"{before}{trainer.step} steps of {how} on {section.weights} weights{again}{stopped}"
 
 
 def _skip(reason: str) -> None:
     """Leave an empty pointer with the reason, and empty files where DVC expects outs."""
-    shelves.WEIGHTS.mkdir(parents=True, exist_ok=True)
-    (shelves.WEIGHTS / "none.txt").write_text(f"Nothing was trained: {reason}\n")
+    _leave_none(shelves.WEIGHTS, reason)
     shelves.write(reports.TrainReport(trained=False, reason=reason, weights="none"))
     shelves.METRICS.write_text("")
     rollout_log.write([], shelves.rollouts("train"))
     reports.write_json({"rollout_s": {}, "phases": {}}, shelves.timing("train"))
     progress.say("train", reason)
+
+
+def _leave_none(folder: Path, reason: str) -> None:
+    """Say in the place of weights why there are none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "none.txt").write_text(f"Nothing was trained: {reason}\n")

@@ -27,7 +27,8 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +51,46 @@ class Manifest:
     """State of torch's generator, the only one that is not a function of seed and step."""
     stopped: str = ""
     """Why the run ended before its last step: it does not go on."""
+    collapsed: str = ""
+    """Why its weights are worth nothing."""
+    guard: dict[str, Any] = field(default_factory=dict)
+    """What watches for a collapse."""
     sha256: str = ""
     """Hash of state.pt."""
 
 
-def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int) -> None:
-    """Write a checkpoint. `folder` holds all of a run; the newest `keep` stay."""
+def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int, spared: Collection[int] = ()) -> None:
+    """Write a checkpoint. `folder` holds all of a run. The newest `keep` stay, and the steps that
+    are `spared`."""
     part = _new_part(folder)
     torch.save(state, part / "state.pt")
     whole = asdict(manifest) | {"sha256": files.sha256(part / "state.pt")}
     (part / "manifest.json").write_text(json.dumps(whole) + "\n")
     files.publish(part, folder / f"{manifest.step:06d}")
+    forget(folder, keep, spared)
+
+
+def forget(folder: Path, keep: int, spared: Collection[int] = ()) -> None:
+    """Remove all but the newest `keep`, and the steps that are `spared`."""
     for old in _all(folder)[:-keep]:
-        shutil.rmtree(old)
+        if int(old.name) not in spared:
+            shutil.rmtree(old)
+
+
+def steps(folder: Path) -> list[int]:
+    """List the steps of the checkpoints, in order."""
+    return [int(path.name) for path in _all(folder)]
 
 
 def newest(folder: Path, configuration: str) -> tuple[Manifest, dict[str, Any]] | None:
-    """Read the newest checkpoint, if any. Raises UserError if it is damaged, or of another
-    configuration."""
+    """Read the newest checkpoint, if any. Raises UserError like `read`."""
     found = _all(folder)
-    if not found:
-        return None
-    last = found[-1]
+    return read(found[-1], configuration) if found else None
+
+
+def read(last: Path, configuration: str) -> tuple[Manifest, dict[str, Any]]:
+    """Read a checkpoint. Raises UserError if it is damaged, or of another configuration."""
+    folder = last.parent
     remedy = f"Delete {last} to go on from the checkpoint before it, or {folder.parent} to start over."
     try:
         manifest = Manifest(**json.loads((last / "manifest.json").read_text()))

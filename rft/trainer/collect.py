@@ -74,6 +74,8 @@ class Batch:
     samples: list[TrainingSample] = field(default_factory=list)
     counted: Counted = field(default_factory=Counted)
     alarms: list[alarm.Alarm] = field(default_factory=list)
+    typical: list[Group] = field(default_factory=list)
+    """Groups whose examples were chosen without regard to how hard they are."""
     wall_s: float = 0.0
 
     @property
@@ -119,7 +121,9 @@ class Collector:
         taken = self._curriculum.take(self._section.examples_per_step)
         batch.groups = self._play(taken, met, batch)
         self._refill(batch, taken, met)
-        for group in [*batch.groups, *batch.replaced]:
+        given = [*batch.groups, *batch.replaced]
+        batch.typical = [group for group in given if self._curriculum.is_blind(group.example.id)]
+        for group in given:
             self._curriculum.saw(group.example.id, [one.grade.solved for one in group.scored])
         held = {kept.row.rollout_id: kept.row for kept in self._store.held(batch.name)}
         self._assign(batch, held)

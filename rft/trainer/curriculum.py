@@ -59,6 +59,10 @@ class Curriculum:
         total, visits = self._seen.get(example_id, (0.0, 0.0))
         return total / visits if visits else None
 
+    def is_blind(self, example_id: str) -> bool:
+        """Tell whether this example was taken without regard to what is known of it."""
+        return self._section.kind == "epochs" or example_id not in self._seen
+
     def state(self) -> dict[str, Any]:
         return {"place": self._place, "seen": {name: list(numbers) for name, numbers in sorted(self._seen.items())}}
 

@@ -36,7 +36,7 @@ from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.models import heap, weights
 from rft.models.shape import num_positions
-from rft.trainer import activations, forward, sharding
+from rft.trainer import activations, forward, rates, sharding
 from rft.trainer.critic import Critic
 from rft.trainer.distributed import Processes
 from rft.trainer.logprobs import Scored, own_logprobs
@@ -49,6 +49,10 @@ where the ratio has moved farthest."""
 LOOKED_AT = 2**16
 """Values of a weight that are compared before and after an update. A copy of all would be as large
 as the model."""
+
+
+class Diverged(RftError):
+    """A gradient or a weight is not finite."""
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ class Learner:
         team: Processes | None = None,
         keys: str = "train",
     ):
+        section = rates.resolved(section, rates.width_of(network.config))
         self.section, self.norm_length, self.device, self.keys = section, norm_length, device, keys
         self.team = team or Processes()
         self.algorithm = algorithms.of(section)
@@ -102,8 +107,9 @@ class Learner:
         self.packs_by = self._packs_by() if section.packing else None
         """What bounds rows (`packing.widest`); None: samples are laid side by side."""
         self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=section.peak_lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = self._started()
+        self._fresh_critic = None if self.critic is None else copy.deepcopy(self.critic.state())
         self._memory = heap.Steps(self.model)
         self.num_updates = 0
         phases = ("preparing", "forward", "backward", "optimizer", *(["exchange"] if self.team.size > 1 else []))
@@ -118,12 +124,12 @@ class Learner:
     # -- a step ------------------------------------------------------------------------------------
     def update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float | None = None) -> dict[str, float]:
         """Learn from the samples of a step. `counted`: these, and what counts without a gradient.
-        `lr`: the policy's, else train.lr. Without samples nothing changes.
+        `lr`: the policy's, else the peak. Without samples nothing changes.
         """
         if not samples:
             return {"samples/trained": 0}
         self._check(samples, counted)
-        lr = self.section.lr if lr is None else lr
+        lr = self.section.peak_lr if lr is None else lr
         self.team.order("update", list(samples), counted, lr)
         return self.do_update(samples, counted, lr)
 
@@ -158,7 +164,7 @@ class Learner:
         change = self.weight_change()
         if not math.isfinite(change):
             why = f"the weights have left all bounds at a learning rate of {lr:g}"
-            raise RftError(f"update {self.num_updates}: {why}. Lower {self.keys}.lr.")
+            raise Diverged(f"update {self.num_updates}: {why}. Lower {self.keys}.lr.")
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights differ. This is a bug: please report it with your params.yaml.")
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
@@ -316,7 +322,7 @@ class Learner:
         if not math.isfinite(norm):
             look = commands.command("rollouts", "--live", "--stage", "train")
             remedy = f", or look at its rollouts: {look}" if self.keys == "train" else "."
-            raise RftError(f"update {self.num_updates}: the gradient is not finite. Lower {self.keys}.lr{remedy}")
+            raise Diverged(f"update {self.num_updates}: the gradient is not finite. Lower {self.keys}.lr{remedy}")
         before = [_some(parameter) for parameter in self.parameters]
         self.optimizer.step()
         if self.critic is not None:
@@ -387,6 +393,15 @@ class Learner:
             "optimizer": optimizer | {"state": state},
             "critic": self.critic and self.critic.state(),
             "num_updates": self.num_updates,
+        }
+
+    def fresh(self) -> dict[str, Any]:
+        """Return the state in which training started, for `load`."""
+        return {
+            "parameters": dict(zip((name for name, _ in self._named()), self.start, strict=True)),
+            "optimizer": self.optimizer.state_dict() | {"state": {}},
+            "critic": self._fresh_critic,
+            "num_updates": 0,
         }
 
     def best(self) -> dict[str, Any]:

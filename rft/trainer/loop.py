@@ -13,6 +13,9 @@ a function of (seed, step), so a killed run goes on from its last checkpoint bit
 (deterministic mode): later steps are learned again, from the rollouts that were finished and from
 those that are sampled again.
 
+A training that destroys the policy goes back to its best checkpoint once, and then ends
+(rft/trainer/collapse.py). Steps are never taken back: the log and the metrics show what happened.
+
 Supervised training goes through the same loop, with other batches (rft/trainer/imitation.py).
 """
 
@@ -28,17 +31,17 @@ import torch
 
 from rft import config, lines, progress, stopping
 from rft.chat.renderer import Chat
-from rft.reports import PromptSettings
+from rft.reports import Fall, PromptSettings
 from rft.rollouts.runner import Plan, Workbench
 from rft.rollouts.store import RolloutStore
 from rft.sampling import policies
-from rft.trainer import checkpoint, schedule
+from rft.trainer import checkpoint, collapse, schedule
 from rft.trainer.checkpoint import Manifest
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
 from rft.trainer.imitation import Dialogues, Rounds
 from rft.trainer.journal import Lines, Numbers, timed
-from rft.trainer.learner import Learner
+from rft.trainer.learner import Diverged, Learner
 from rft.trainer.lessons import Lesson
 from rft.trainer.metrics import Watch, describe
 from rft.trainer.packing import why_none
@@ -62,8 +65,10 @@ class Trainer:
         work: Path,
         store: RolloutStore,
         imitated: Sequence[Lesson] = (),
+        start: collapse.Start | None = None,
     ):
-        """`imitated`: what supervised training learns from, if it is there already."""
+        """`imitated`: what supervised training learns from, if it is there already. `start`: what
+        the policy earns before training, if that was measured."""
         self.learner, self.section, self.prompt, self.bench = learner, section, prompt, bench
         self.held_out, self.work, self.store = held_out, work, store
         self.sampler = policies.following(bench, learner.model, chat, device, work)
@@ -83,6 +88,8 @@ class Trainer:
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
         self.tools = [schema["function"]["name"] for schema in bench.schemas]
         self.watch = Watch()
+        self.guard = collapse.Guard(bench.recipe.grader.scale.low, start)
+        self.collapsed = ""  # why its weights are worth nothing
         self.step = 0  # finished optimizer steps
         self.best: Numbers | None = None
         self.stopped = ""  # why the run ended before its last step
@@ -97,26 +104,29 @@ class Trainer:
             while self.step < self.section.steps and not self.stopped:
                 began, before = time.monotonic(), self._phases()
                 batch = batches.next()
-                rate = schedule.rate(self.section, self.step + 1)
-                learned = self.learner.update(batch.samples, batch.counted, rate)
-                self.learner.free_gradients()
+                learned, fell = self._learn(batch)
                 self.step += 1
                 with batches.between:
-                    self._sync_weights()
                     sampled = describe(batch, self.tools) if batch.rows else {"step": batch.step}
-                    metrics = sampled | learned | self._validated()
+                    fell = fell or self.guard.saw(batch.typical, batch.policy_version)
+                    metrics = sampled | learned | self._go_back(fell)
+                    self._sync_weights()
+                    metrics |= self._validated()
                 self._tell_unshared(batch, learned)
-                self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
+                if not fell:  # what has fallen is given up, and its numbers with it
+                    self.stopped = self.stopped or self.watch.step(self.section.stop, metrics)
                 self._keep(batch, metrics)
                 # the last step too: after a kill it need not be learned again
                 ended = self.stopped or self.step == self.section.steps
-                if ended or self.step % self.section.checkpoint_every == 0:
+                is_kept = ended or "collapse/back_to" in metrics or self.step % self.section.checkpoint_every == 0
+                if is_kept:
                     self._checkpoint()
                 self._time(batch, time.monotonic() - began, before)
                 report(self.step, _progress(metrics))
                 if not ended:
-                    keep = None if self.step % self.section.checkpoint_every == 0 else self._checkpoint
-                    stopping.check(f"after step {self.step} of {self.section.steps}", keep)
+                    stopping.check(
+                        f"after step {self.step} of {self.section.steps}", None if is_kept else self._checkpoint
+                    )
         self.store.settle("the training ended before its step")
         if self.stopped:
             progress.say("train", f"stopped at step {self.step}: {self.stopped}")
@@ -125,10 +135,49 @@ class Trainer:
             self.learner.load_best(checkpoint.read_best(self.work / "best", step))
             progress.say("train", f"keeps the weights of step {step}, the best on validation: {reward:.3f}")
 
+    @property
+    def weights_of(self) -> int:
+        """The step after which these weights were kept."""
+        falls = self.guard.falls
+        return falls[-1].back_to if falls and falls[-1].step == self.step else self.step
+
+    def _learn(self, batch: Batch) -> tuple[Numbers, str]:
+        """Do the step's updates. Return their numbers; or none, and what went to infinity."""
+        rate = schedule.rate(self.section, self.step + 1) * self.guard.scale
+        try:
+            return self.learner.update(batch.samples, batch.counted, rate), ""
+        except Diverged as error:
+            if self.learner.team.size > 1:
+                raise
+            return {"samples/trained": 0}, str(error).split(". ")[0]
+        finally:
+            self.learner.free_gradients()
+
+    # -- collapse ----------------------------------------------------------------------------------
+    def _go_back(self, fell: str) -> Numbers:
+        """If something fell, take up the best checkpoint with a lower learning rate. The second
+        time, end."""
+        if not fell:
+            return {}
+        is_last = self.step == self.section.steps or self.stopped
+        back_to = collapse.best(self.metrics.rows, checkpoint.steps(self.work / "checkpoints"))
+        if self.guard.falls or (is_last and not back_to):
+            self.stopped = self.collapsed = fell
+            return {}
+        state = self.learner.fresh()
+        if back_to:
+            state = checkpoint.read(self.work / "checkpoints" / f"{back_to:06d}", self.work.name)[1]
+        self.learner.load(state)
+        lr = self.section.peak_lr * self.guard.scale * collapse.LOWER
+        self.guard.fall(Fall(step=self.step, reason=fell, back_to=back_to, lr=lr))
+        where = f"the weights of step {back_to}" if back_to else "the weights that it started from"
+        progress.say("train", f"COLLAPSE at step {self.step}: {fell}. Goes back to {where}, and on with lr {lr:g}")
+        return {"collapse/back_to": back_to}
+
     def _tell_unshared(self, batch: Batch, learned: Numbers) -> None:
         """Warn once that train.packing is set and saved nothing in a step."""
         packs_by, count = self.learner.packs_by, len(batch.samples)
-        if self._told_unshared or packs_by is None or count < 2 or learned["packing/shared_share"]:
+        if self._told_unshared or packs_by is None or count < 2 or learned.get("packing/shared_share", 1):
             return
         self._told_unshared = True
         why = why_none(batch.samples, self.section.microbatch_tokens, packs_by)
@@ -143,8 +192,8 @@ class Trainer:
     # -- held-out reward ---------------------------------------------------------------------------
     def _validated(self) -> Numbers:
         """Measure the held-out reward, when it is due, and keep the best weights so far."""
-        last = self.step == self.section.steps
-        if not self.held_out or not (last or self.step % self.section.validate_every == 0):
+        is_due = self.step == self.section.steps or self.step % self.section.validate_every == 0
+        if not self.held_out or not is_due or self.collapsed:
             return {}
         plan = Plan(
             "train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation"
@@ -160,7 +209,9 @@ class Trainer:
         better, self.stopped = self.watch.validated(self.section.stop, reward)
         if better and self.section.keep == "best":
             self._keep_best(reward)
-        return {"validation/reward": reward}
+        if went_back := self._go_back(self.guard.checked(rewards)):
+            self._sync_weights()
+        return {"validation/reward": reward} | went_back
 
     def _keep_best(self, reward: float) -> None:
         checkpoint.write_best(self.work / "best", self.step, self.learner.best())
@@ -181,9 +232,13 @@ class Trainer:
             watch=self.watch.state(),
             best=self.best,
             stopped=self.stopped,
+            collapsed=self.collapsed,
+            guard=self.guard.state(),
             rng=torch.get_rng_state().tolist(),
         )
-        checkpoint.write(self.work / "checkpoints", manifest, self.learner.state(), self.section.keep_checkpoints)
+        folder = self.work / "checkpoints"
+        best = collapse.best(self.metrics.rows, checkpoint.steps(folder))
+        checkpoint.write(folder, manifest, self.learner.state(), self.section.keep_checkpoints, {best})
         checkpoint.forget_bests(self.work / "best", self.work / "checkpoints")
 
     def _resume(self) -> None:
@@ -192,7 +247,8 @@ class Trainer:
             manifest, state = found
             self.learner.load(state)
             self.step, self.best, self.watch = manifest.step, manifest.best, Watch(**manifest.watch)
-            self.stopped = manifest.stopped
+            self.stopped, self.collapsed = manifest.stopped, manifest.collapsed
+            self.guard.load(manifest.guard)
             self.curriculum.load(manifest.curriculum)
             torch.set_rng_state(torch.tensor(manifest.rng, dtype=torch.uint8))
             self._sync_weights()
@@ -200,6 +256,9 @@ class Trainer:
         self.store.reopen(lambda row: row.step > self.step)
         self.metrics.back_to(self.step)
         self.times.back_to(self.step)
+        folder = self.work / "checkpoints"
+        best = collapse.best(self.metrics.rows, checkpoint.steps(folder)[:-1])
+        checkpoint.forget(folder, self.section.keep_checkpoints, {best})  # a kill may have come between
 
     # -- the clock ---------------------------------------------------------------------------------
     def _phases(self) -> dict[str, float]:

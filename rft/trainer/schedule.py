@@ -29,4 +29,4 @@ def rate(section: config.Train, step: int) -> float:
     straight line."""
     done = (step - 1) / max(1, section.steps - 1)
     rising = min(1.0, step / (section.warmup_steps + 1))
-    return section.lr * rising * (LAST + (1.0 - LAST) * _LEFT[section.schedule](done))
+    return section.peak_lr * rising * (LAST + (1.0 - LAST) * _LEFT[section.schedule](done))

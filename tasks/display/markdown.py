@@ -57,6 +57,8 @@ def _headline(record: RunRecord, decision: reports.Decision | None) -> str:
     at = next((stage for stage in record.seconds if stage not in record.stages), None)
     where = f" in stage {at}" if at else ""
     match record.state:
+        case "stopped" if not record.until:
+            return f"**training collapsed**: {_clipped(record.message)}."
         case "stopped":
             return f"**stopped after {record.until}**, as `--until` asked: no look at the test set was taken."
         case "paused":

@@ -15,7 +15,8 @@ import people
 import psutil
 import pytest
 
-from rft.reports import Decision
+from rft import reports
+from rft.reports import Decision, Fall, TrainReport
 from tasks.dependencies import STAGES
 from tasks.display import tracking
 from tasks.ledger import book
@@ -185,3 +186,28 @@ def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, m
     refused = scripted.rft("approve", record.name, "--reason", "why", *people.by("Ada"))
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: run {record.name} came to no decision (stopped")
+
+
+@pytest.mark.story
+def test_a_training_that_collapsed_ends_the_ladder_before_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    scripted = ladder_clone.make(tmp_path / "a")
+    path = scripted.script / "data/train/report.json"
+    why = "training collapsed at step 9, for the second time: the mean reward fell. Lower train.lr"
+    falls = [Fall(step=4, reason="the mean reward fell", back_to=0, lr=2e-4)]
+    none = {"trained": False, "weights": "none", "path": None, "sha256": None}
+    changes = none | {"reason": why, "collapsed": "the mean reward fell", "falls": falls}
+    reports.write(reports.read(TrainReport, path).model_copy(update=changes), path)
+    done = scripted.rft("run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Lower train.lr") == 1
+    assert scripted.ran()[-1] == "train"
+    [record] = records.load_all(scripted.clone)
+    assert (record.state, record.message, record.decision) == ("stopped", why, None)
+    assert "registration" not in [each.entry.act.kind for each in book.read(scripted.clone, anew=True).stored]
+    assert "training collapsed" in scripted.rft("runs").stdout
+    page = scripted.clone.page(record.name).read_text()
+    assert "Training collapsed" in page
+    assert "At step 4 it collapsed: the mean reward fell. It went back to the weights of step 0" in page
