@@ -1,5 +1,6 @@
 """What every test shares: no telemetry, no network hub, one thread, no file outside its own folder,
-the same examples each time.
+the same examples each time. RFT_TEST_DISTURB and RFT_TEST_THREADS stand for other processors
+(CONTRIBUTING.md).
 
 The environment is set when this file is loaded, before any test imports Prefect, MLflow or torch:
 they read it only once, and the processes that tests start inherit it. Git runs without the

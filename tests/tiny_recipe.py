@@ -151,13 +151,14 @@ def make(folder: Path, name: str = "tiny") -> Path:
 
 
 def teachable(recipe: Path) -> Path:
-    """The recipe so that a policy surely learns it in a few seconds, to be right in two thirds of its
-    rollouts and greedily in all, whatever its seed and the processor.
+    """The recipe so that a policy surely learns it in a few seconds, to be right in two thirds of
+    its rollouts and greedily in all, whatever its seed and the processor.
 
-    Copying is the hard part, and structured initialization brings it along if the token before is the
-    same in both places. So a value begins with a letter, as a key does, and digits come in pairs. A third
-    of the demonstrations answer with some letter instead: nothing in their questions tells which, so a
-    policy that learned them well is unsure, and groups of its rollouts have something to learn from."""
+    Copying is the hard part, and structured initialization brings it along if the token before
+    is the same in both places. So a value begins with a letter, as a key does, and digits come
+    in pairs. A third of the demonstrations answer with some letter instead: nothing in their
+    questions tells which, so a policy that learned them well is unsure, and groups of its
+    rollouts have something to learn from."""
     for name, old, new in (
         ("tools.py", 'f"{(int', 'f"v{(int'),
         ("demonstrations.py", "for example in examples(", "for number, example in enumerate(examples("),
