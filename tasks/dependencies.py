@@ -189,15 +189,23 @@ def render(root: Path) -> str:
 
 
 def _imports(root: Path, file: Path) -> Iterator[Path | None]:
-    for node in ast.walk(_tree(file)):
+    tree = _tree(file)
+    yield from (_module(root, name) for name in imported(root, file, tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("rft."):
+            yield _module(root, node.value)
+
+
+def imported(root: Path, file: Path, within: ast.AST) -> Iterator[str]:
+    """Every dotted name that the code `within` a file imports, wherever in it: modules, and names
+    that may be modules."""
+    for node in ast.walk(within):
         if isinstance(node, ast.Import):
-            yield from (_module(root, alias.name) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = _base(root, file, node)
-            yield _module(root, base)
-            yield from (_module(root, f"{base}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("rft."):
-            yield _module(root, node.value)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def _base(root: Path, file: Path, node: ast.ImportFrom) -> str:

@@ -20,6 +20,7 @@ from rft.gate import decide as the_gate
 from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
+from tests import tiny_recipe
 from tests.ladder import SECTIONS, inside, run
 from tests.tiny_recipe import params
 
@@ -43,6 +44,7 @@ def make(folder: Path, ladder: Path, full: bool = False) -> ladder_clone.Scripte
     """The ladder's shelves up to the baseline are taken as they are; `full`: all of them, with the
     full weights that it trained."""
     scripted = ladder_clone.make(folder)
+    tiny_recipe.teachable(scripted.root / "recipes/tiny")
     recipe, shelves = scripted.root / "recipes/tiny", folder / "shelves"
     if not full:
         (recipe / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": SYSTEM}}))

@@ -1,5 +1,6 @@
 """What every test shares: no telemetry, no network hub, one thread, no file outside its own folder,
-the same examples each time.
+the same examples each time. RFT_TEST_DISTURB and RFT_TEST_THREADS stand for other processors
+(CONTRIBUTING.md).
 
 The environment is set when this file is loaded, before any test imports Prefect, MLflow or torch:
 they read it only once, and the processes that tests start inherit it. Git runs without the
@@ -28,7 +29,7 @@ os.environ.update(
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     HF_HUB_DISABLE_TELEMETRY="1",
     HF_HUB_OFFLINE="1",
-    OMP_NUM_THREADS="1",
+    OMP_NUM_THREADS=os.environ.get("RFT_TEST_THREADS") or "1",
     TOKENIZERS_PARALLELISM="false",
     PREFECT_HOME=f"{_HOME.name}/prefect",
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="120",
@@ -38,6 +39,13 @@ os.environ.update(
     GIT_CONFIG_GLOBAL=os.devnull,
     GIT_CONFIG_NOSYSTEM="1",
 )
+
+if os.environ.get("RFT_TEST_DISTURB"):
+    from disturbed import sitecustomize as _  # noqa: F401 - no test may rest on the last digits of a processor
+
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT / "tests/disturbed"), os.environ.get("PYTHONPATH")])
+    )
 
 settings.register_profile("house", derandomize=True, deadline=None, database=None)
 settings.load_profile("house")
@@ -90,10 +98,10 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def ladder_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny recipe that `ladder` climbs with."""
+    """The tiny recipe that `ladder` climbs with: its policy surely learns it."""
     from tests import tiny_recipe
 
-    return tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
+    return tiny_recipe.teachable(tiny_recipe.make(tmp_path_factory.mktemp("recipe")))
 
 
 @pytest.fixture(scope="session")

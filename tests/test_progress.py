@@ -306,7 +306,7 @@ def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(
     """R13. Some of its rollouts were graded by a grader that is no more."""
     from rft.rollouts import runner
 
-    ours = tiny_recipe.make(tmp_path)
+    ours = tiny_recipe.teachable(tiny_recipe.make(tmp_path))
     measure, done = runner.Workbench.measure, []
 
     def cut(self: Any, *args: Any, **kwargs: Any) -> Any:

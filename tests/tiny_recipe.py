@@ -150,6 +150,29 @@ def make(folder: Path, name: str = "tiny") -> Path:
     return recipe
 
 
+def teachable(recipe: Path) -> Path:
+    """The recipe so that a policy surely learns it in a few seconds, to be right in two thirds of
+    its rollouts and greedily in all, whatever its seed and the processor.
+
+    Copying is the hard part, and structured initialization brings it along if the token before
+    is the same in both places. So a value begins with a letter, as a key does, and digits come
+    in pairs. A third of the demonstrations answer with some letter instead: nothing in their
+    questions tells which, so a policy that learned them well is unsure, and groups of its
+    rollouts have something to learn from."""
+    for name, old, new in (
+        ("tools.py", 'f"{(int', 'f"v{(int'),
+        ("demonstrations.py", "for example in examples(", "for number, example in enumerate(examples("),
+        ("demonstrations.py", "count, seed):\n        key", "count, seed)):\n        key"),
+        ("demonstrations.py", "example.target}", "example.target if number % 3 else chr(97 + number // 3 % 26)}"),
+    ):
+        text = (recipe / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        (recipe / name).write_text(text.replace(old, new), encoding="utf-8")
+    with (recipe / "demonstrations.py").open("a", encoding="utf-8") as file:
+        file.write('\n\ndef vocabulary(options):\n    return [f"{number:02d}" for number in range(100)]\n')
+    return recipe
+
+
 def rescale(recipe: Path, low: float, high: float, grading: str = "", **declared: Any) -> Path:
     """The recipe with a grader on `low` to `high` that says so. `grading`: the share of the range,
     as an expression; "": a right answer has all."""

@@ -199,11 +199,13 @@ def test_a_route_that_answered_once_is_not_given_up(engine):
 
 def test_the_context_is_a_bound(engine):
     async def use(server: TokenServer) -> None:
-        room = len(engine.chat.prompt_ids(list(OPENING.messages))) + 12
-        (dialogue,) = tokens(server).open([OPENING], [(0,)], 0.0, room)
+        opened = len(engine.chat.prompt_ids(list(OPENING.messages)))
+        (dialogue,) = tokens(server).open([OPENING], [(0,)], 0.0, 200)
+        whole = await dialogue.sample(40, 30.0)
+        (dialogue,) = tokens(server).open([OPENING], [(0,)], 0.0, opened + len(whole.ids) - 1)
         sampled = await dialogue.sample(40, 30.0)
         assert not sampled.ended
-        assert len(sampled.ids) == 12
+        assert sampled.ids == whole.ids[:-1]
         assert dialogue.append([ToolCall("c", "lookup", "{}")], [ToolResult("c", "x")]) is None
 
     through(engine, use)

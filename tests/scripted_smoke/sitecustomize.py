@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 
 NAME = "tasks.promotion.smoke"
@@ -42,3 +43,5 @@ class _Scripted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 if NAME not in sys.modules:
     sys.meta_path.insert(0, _Scripted())
+if os.environ.get("RFT_TEST_DISTURB"):  # Python imports one sitecustomize
+    from tests.disturbed import sitecustomize as _  # noqa: F401

@@ -38,6 +38,11 @@ def measured(ladder: Path, folder: Path, recipe: Path, **section: float) -> repo
     return reports.read(reports.BaselineReport, folder / "data/baseline/report.json")
 
 
+def teachable(folder: Path) -> Path:
+    """The recipe that the ladder's policy learned, to be given another grader."""
+    return tiny_recipe.teachable(tiny_recipe.make(folder))
+
+
 HALF = '0.5 + 0.5 * (sample["output_text"].strip() == item["target"])'
 
 
@@ -47,7 +52,7 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
 ):
     """A failure earns half of the range, and a success all of it. On 0 to 1 every mean here would
     be above 0.95 (0 to 5), or below 0.02 at worst."""
-    scaled = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), low, high, HALF)
+    scaled = tiny_recipe.rescale(teachable(tmp_path / "recipe"), low, high, HALF)
     report = measured(ladder, tmp_path / "ready", scaled, not_worth_above=0.95, not_yet_below=0.3)
     mean = report.sampled.metrics["score/mean"].value
     share = (mean - low) / (high - low)
@@ -58,7 +63,7 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
     good = measured(ladder, tmp_path / "good", scaled, not_worth_above=0.5)
     assert good.readiness == "not worth it"
     assert good.reason.startswith(f"the mean score is {mean:.3f} of {low} to {high} already, above 0.5 of the range")
-    hard = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "hard"), low, high, f"0.5 * ({HALF})")
+    hard = tiny_recipe.rescale(teachable(tmp_path / "hard"), low, high, f"0.5 * ({HALF})")
     poor = measured(ladder, tmp_path / "poor", hard, not_worth_above=1.0, not_yet_below=0.6)
     assert poor.readiness == "not yet"
     assert f" of {low} to {high}, below 0.6 of the range: warm-start first" in poor.reason
@@ -70,7 +75,7 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
 def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(
     ladder: Path, tmp_path: Path, grading: str, score: int
 ):
-    blind = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1, grading)
+    blind = tiny_recipe.rescale(teachable(tmp_path / "recipe"), 0, 1, grading)
     report = measured(ladder, tmp_path / "run", blind, not_worth_above=0.95, not_yet_below=0.02)
     assert report.readiness == "suspect"
     assert report.reason.startswith(
@@ -80,7 +85,7 @@ def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(
 
 
 def test_tools_that_always_refuse_are_suspect(ladder: Path, tmp_path: Path):
-    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1)
+    made = tiny_recipe.rescale(teachable(tmp_path / "recipe"), 0, 1)
     tools = (made / "tools.py").read_text()
     assert "key = key.strip()" in tools
     (made / "tools.py").write_text(tools.replace("key = key.strip()", 'raise ToolError("no route to " + key)'))
@@ -91,7 +96,7 @@ def test_tools_that_always_refuse_are_suspect(ladder: Path, tmp_path: Path):
 
 
 def test_rollouts_that_all_end_at_a_limit_are_suspect(ladder: Path, tmp_path: Path):
-    made = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipe"), 0, 1)
+    made = tiny_recipe.rescale(teachable(tmp_path / "recipe"), 0, 1)
     again(ladder, tmp_path / "run", made, "baseline", rollout={"max_turn_tokens": 1})
     report = reports.read(reports.BaselineReport, tmp_path / "run/data/baseline/report.json")
     assert report.readiness == "suspect"

@@ -19,7 +19,7 @@ from tests import ladder as stages
 from tests import tiny_recipe
 
 SERVE = {"method": "majority", "k": 5, "over": "output_text"}
-NOISY = {"temperature": 1.5, "k": 4}
+NOISY = {"temperature": 1.35, "k": 4}
 
 
 def arms(folder: Path) -> dict[str, Arm]:
@@ -71,7 +71,7 @@ def test_more_examples_than_there_are_cannot_be_shown(ladder_recipe: Path):
 # -- as it is served -------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def single(ladder: Path, ladder_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that is right in a fifth of its rollouts."""
+    """Policies that are right in half of their rollouts, and wrong in many ways."""
     return stages.again(ladder, tmp_path_factory.mktemp("single"), ladder_recipe, "challenger", challenger=NOISY)
 
 
@@ -91,7 +91,7 @@ def served(ladder: Path, ladder_recipe: Path, tmp_path_factory: pytest.TempPathF
 def test_the_majority_of_five_beats_a_single_rollout_on_the_same_seed(single: Path, served: Path):
     before, after = arms(single), arms(served)
     for name in ("champion_new_prompt", "challenger"):
-        assert reward(after[name]) >= reward(before[name]) + 0.1
+        assert reward(after[name]) > reward(before[name]), "of 32 rollouts each: an order"
         assert reward(after[name]) >= after[name].unserved["reward/mean"].value + 0.1
         assert after[name].sampled.k == 4
         assert after[name].unserved["reward/mean"].n == 8

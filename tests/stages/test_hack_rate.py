@@ -128,7 +128,7 @@ def test_the_declaration_is_true_or_false(tmp_path: Path, value: Any):
 def test_the_challenger_s_report_says_what_its_grader_was_seen_to_flag(ladder: Path, tmp_path: Path):
     """R1. The gate reads reports only; and what was never declared is not even asked."""
     (tmp_path / "again").mkdir()
-    shelves = again(ladder, tmp_path / "again", reporting(tmp_path), "challenger")
+    shelves = again(ladder, tmp_path / "again", tiny_recipe.teachable(reporting(tmp_path)), "challenger")
     report = reports.read(reports.ChallengerReport, shelves / "data/challenger/report.json")
     assert report.hack_source == SEES
     assert reports.read(reports.ChallengerReport, ladder / "data/challenger/report.json").hack_source == HackSource()

@@ -153,7 +153,7 @@ def test_the_best_weights_are_those_that_the_checkpoint_names(
     than before the kill, which came after its best."""
     changes = {"keep": "best", "validate_every": 1, "checkpoint_every": 2}
     went_on = {3: 0.7 if again_best else 0.1, 4: 0.2}
-    update, validated = Learner.update, Watch.validated
+    update, validated, steps = Learner.update, Watch.validated, iter(range(4))
     shutil.copytree(ladder / "data", tmp_path / "whole/data", ignore=shutil.ignore_patterns("train"))
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
 
@@ -166,7 +166,7 @@ def test_the_best_weights_are_those_that_the_checkpoint_names(
         run("train", params(ladder_recipe, train=changes))
 
     def dies(self: Learner, *args: Any) -> dict[str, float]:
-        if self.num_updates == 3:
+        if next(steps) == 3:  # not `num_updates`: a step whose groups all agree makes none
             raise KeyboardInterrupt
         return update(self, *args)
 

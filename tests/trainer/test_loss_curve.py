@@ -13,7 +13,14 @@ last bit. Elsewhere it must be close: the
 first step within FIRST, because it starts from the same weights, and later steps within LATER,
 because a difference in the last digit grows as training goes on. Measured with three other sets of
 vector instructions: 3e-6 relative or 4e-8 absolute in the first step, 7e-5 or 3e-7 in the fifth.
-One of them is computed here each time, so the bounds are known to hold where the bits do not.
+A story computes one of them, so the bounds are known to hold where the bits do not.
+
+Such a difference may also be too much for one sampled token: then that step has other rollouts, and
+what comes after it is another training. Noise of 1e-6 on the weights, which is some fifty times as
+much, does that in the third to fifth step of nearly each curve (14 of 15). So comparing ends with
+the first step that earned something else, which may be the third, not before. The noise of
+RFT_TEST_DISTURB is left out here for the same reason. And a ratio may cross its bound: two tokens
+in a step may be clipped that were not.
 
 Changing the golden needs an explicit decision. `RECORD=1` writes it anew; read the diff, and say in
 the commit what moved the loss of the first step. A new version of torch may change the bits without
@@ -47,6 +54,10 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "loss_curve.json"
 FIRST, LATER = (1e-4, 1e-6), (1e-3, 1e-5)
 """Relative and absolute bounds; absolute for what is about 0, as many a loss is."""
+CLIPPED = 0.01
+"""Absolute, of `clip/share`: two tokens of a step's 250."""
+SAME = 2
+"""So many steps at least have the recorded rollouts."""
 OTHER = {"ATEN_CPU_CAPABILITY": "default"}
 """Torch without wide vector instructions."""
 SHOWN = (
@@ -150,13 +161,18 @@ def recorded() -> tuple[str, Curves]:
 def assert_close(curve: Curves) -> None:
     for algorithm, steps in curve.items():
         for step, before in zip(steps, recorded()[1][algorithm], strict=True):
+            earned = pytest.approx(before["reward/mean"], rel=1e-6)
+            if before["step"] > SAME and step["reward/mean"] != earned:
+                break
             relative, absolute = FIRST if before["step"] == 1 else LATER
-            assert step == pytest.approx(before, rel=relative, abs=absolute), (
-                f"{algorithm}, step {before['step']}: RECORD=1 if that is meant, and say why"
-            )
+            bounds = {name: CLIPPED if name == "clip/share" else absolute for name in before}
+            assert step == {
+                name: pytest.approx(value, rel=relative, abs=bounds[name]) for name, value in before.items()
+            }, f"{algorithm}, step {before['step']}: RECORD=1 if that is meant, and say why"
 
 
-def test_training_goes_as_it_went(golden: Callable[[str, str], None], tmp_path: Path):
+def test_training_goes_as_it_went(golden: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RFT_TEST_DISTURB", raising=False)
     curve, arithmetic = curves(tmp_path), probe()
     assert curve.keys() == ALGORITHMS.keys()
     if os.environ.get("RECORD") == "1" or recorded()[0] == arithmetic:
@@ -170,7 +186,14 @@ def test_on_a_cpu_that_adds_in_another_order_training_goes_almost_as_it_went(tmp
     code = "import sys; from pathlib import Path; from tests.trainer import test_loss_curve as here\n"
     code += "Path(sys.argv[2]).write_text(here.written(here.curves(Path(sys.argv[1])), here.probe()))"
     command = [sys.executable, "-c", code, str(tmp_path / "there"), str(tmp_path / "curve.json")]
-    subprocess.run(command, cwd=ROOT, env=os.environ | OTHER, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | OTHER | {"RFT_TEST_DISTURB": ""},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     curve = json.loads((tmp_path / "curve.json").read_text(encoding="utf-8"))
     arithmetic = curve.pop("probe")
     assert curve.keys() == ALGORITHMS.keys()
