@@ -330,7 +330,7 @@ def _job(place: Path, seed: int) -> Job:
         episodes=section.group * section.examples_per_step,
         microbatch=section.group * section.examples_per_step,
         new_tokens=NEW,
-        lr=section.lr,
+        lr=section.peak_lr,
         clip_grad=section.clip_grad,
         temperature=section.temperature,
         seed=seed,

@@ -339,7 +339,7 @@ def _job(seed: int, steps: int) -> Job:
         tools=tools,
         group_size=section.group,
         examples_per_step=section.examples_per_step,
-        lr=section.lr,
+        lr=section.peak_lr,
         schedule=section.schedule,
         warmup_steps=section.warmup_steps,
         clip_grad=section.clip_grad,

@@ -231,7 +231,8 @@ class Train(Section):
     checkpoint_every: int = Field(default=10, ge=1)
     """Steps between checkpoints, which is the most that a kill can cost."""
     keep_checkpoints: int = Field(default=1, ge=1)
-    """How many of the newest checkpoints stay on disk."""
+    """How many of the newest checkpoints stay on disk. The one whose weights earned most stays as
+    well: training goes back to it if the policy collapses."""
     validate_every: int = Field(default=20, ge=1)
     """Steps between validations."""
     validation_examples: int = Field(default=32, ge=0)

@@ -224,7 +224,7 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
     made = shape.parameters * 4 if params.policy.is_warm_started else 0
     return {
         "policy": 3 * made,
-        "checkpoints": ((train.keep_checkpoints + 1) * 3 + (train.keep == "best") * 2) * trained * 4,
+        "checkpoints": ((train.keep_checkpoints + 2) * 3 + (train.keep == "best") * 2) * trained * 4,
         "trained weights": 3 * out,
         "rollout logs": num_rollouts(params) * (longest(params) * BYTES_A_TOKEN + BYTES_A_ROLLOUT),
     }

@@ -14,12 +14,12 @@ The best weights have a folder per step, because after a kill another step may t
 that no checkpoint names is removed after the next checkpoint.
 
 A folder is written under another name, brought to the disk, and published by one rename: a kill
-leaves the old checkpoints, or the old ones and the new. The newest `keep_checkpoints` stay. All
-lies under `.rft/`, because DVC empties a stage's shelf before the stage runs, and is gone when the
-stage's shelf is whole.
+leaves the old checkpoints, or the old ones and the new. The newest `keep_checkpoints` stay, and the
+one that a training goes back to if it collapses. All lies under `.rft/`, because DVC empties a
+stage's shelf before the stage runs, and is gone when the stage's shelf is whole.
 
 A manifest of another configuration, or a state whose bytes have changed, is an error that names the
-folder. Nothing falls back to older weights by itself: what a run continues from is no surprise.
+folder. A run that was cut off never continues from older weights than its newest checkpoint.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def curves(folder: Path) -> Curves:
     with inside(folder), running(recipe.load(config.Recipe(path=str(ours))), config.Tools()) as endpoint:
         ready = reports.read(reports.BaselineReport, sample_reports.shelves("promote") / "data/baseline/report.json")
         os.environ["TOOLS_KEY"] = next(iter(endpoint.headers.values()))
-        # of another policy, and so of another temperature: no reward here counts as a collapse beside it
+        # of another policy, hence at another temperature: no reward here is a collapse beside it
         sampled = ready.sampled.model_copy(update={"temperature": 0.5})
         reports.write(ready.model_copy(update={"sampled": sampled}), Path("data/baseline/report.json"))
         reports.write(reports.PromptSettings(name="seed", system=""), Path("data/prompt/prompt.json"))
