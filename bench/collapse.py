@@ -14,7 +14,8 @@ earned before it, on the test examples.
                         may fall and recover
 
 The stages are the product's own, in one process per seed. What each seed found is kept in
-.rft/bench/collapse, and is not measured again by the same code.
+bench/results/ladders/, and is not measured again by the same code. `ARGS` may name the seeds to
+measure now, such as `ARGS="0 1"`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from bench import figure, seeds
 from bench.ladder import say
-from bench.measure import Figure, Part, failed
+from bench.measure import Figure, Part, failed, unmeasured
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / ".rft" / "bench" / "collapse"
@@ -43,12 +45,23 @@ def collapse(args: list[str]) -> Figure:
     """40 trainings at 1, 3, 10 and 30 times the default learning rate: collapses that reach the
     look (0), honest ones that are stopped (at most 1)."""
     rows: list[dict[str, Any]] = []
+    stamp = seeds.stamp(["flows/template", "bench/collapse.py"], "collapse")
     for seed in SEEDS:
+        kept = seeds.KEPT / f"collapse-{seed}.json"
+        if kept.exists() and (found := json.loads(kept.read_text()))["stamp"] == stamp:
+            rows += found["rows"]
+            continue
+        if args and str(seed) not in args:
+            return unmeasured("collapses that reach the look", f"seed {seed} is not on record, and ARGS names others")
         command = [sys.executable, "-m", "bench.collapse", str(seed)]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             return failed("collapses that reach the look", f"seed {seed} ended with {done.returncode}: {WORK}")
-        rows += json.loads(done.stdout.splitlines()[-1])
+        mine = json.loads(done.stdout.splitlines()[-1])
+        seeds.KEPT.mkdir(parents=True, exist_ok=True)
+        facts = {"stamp": stamp, "commit": figure.commit(), "machine": figure.machine(), "rows": mine}
+        kept.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        rows += mine
     return figure_of(rows)
 
 
@@ -88,9 +101,6 @@ def _measure(seed: int) -> list[dict[str, Any]]:
     os.environ["RFT_STATE"] = str(WORK / "state")
     params = _params(seed)
     place = WORK / progress.folder("figure", [params], [ROOT / "flows/template", Path(__file__)]).name
-    kept = place / "rows.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
     warm = place / "warm"
     warm.mkdir(parents=True, exist_ok=True)
     with chdir(warm):
@@ -110,7 +120,7 @@ def _measure(seed: int) -> list[dict[str, Any]]:
         twin, _ = _trained(warm, place / f"twin-{times}", changed, watch=False)
         assert twin is not None
         rows.append({"seed": seed, "times": times, "before": before, "after": watched, "falls": falls, "twin": twin})
-    kept.write_text(json.dumps(rows))
+    shutil.rmtree(place)
     return rows
 
 

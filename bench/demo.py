@@ -123,7 +123,7 @@ def _files(clone: Path, path: str, md5: str) -> list[tuple[str, str]]:
     return [(f"{path}/{entry['relpath']}", entry["md5"]) for entry in listing]
 
 
-def _runs(clone: Path, reaching: str) -> list[str]:
+def _runs(clone: Path, reaching: str = "gate") -> list[str]:
     """The revisions of whole runs, in order of name; the demo makes one."""
     refs = _git(clone, "for-each-ref", "--format=%(refname)", "refs/exps").split()
     locks = {ref: yaml.safe_load(_git(clone, "show", f"{ref}:dvc.lock", check=False) or "{}") for ref in refs}

@@ -21,8 +21,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,7 @@ def _promoted(agents: Sequence[Agent], at_least: int, args: list[str]) -> list[P
     )
     gains = sorted(outcome.gain[0] for outcome in found)
     promoted = sum(outcome.decision == "promote" for outcome in found)
-    low = sum(outcome.rewards["champion"] for outcome in found) / len(found)
-    high = sum(outcome.rewards["challenger"] for outcome in found) / len(found)
+    low, high = (_mean_of(arm, found) for arm in ("champion", "challenger"))
     return [
         Part(f"{name}: promoted", promoted, "ladders", at_least=at_least, n=len(found), reason=others),
         Part(f"{name}: collapsed", sum(bool(one.collapsed) for one in found), "ladders", at_most=0, n=len(found)),
@@ -186,6 +186,12 @@ def _promoted(agents: Sequence[Agent], at_least: int, args: list[str]) -> list[P
         Part(f"{name}: mean reward after RFT", high, "reward", n=len(found)),
         Part(f"{name}: minutes of a ladder", sum(one.minutes for one in found) / len(found), "min", n=len(found)),
     ]
+
+
+def _mean_of(arm: str, outcomes: Sequence[Outcome]) -> float | None:
+    """Average the rewards of an arm over the ladders that came to measure it."""
+    known = [outcome.rewards[arm] for outcome in outcomes if outcome.rewards]
+    return sum(known) / len(known) if known else None
 
 
 # -- one ladder ------------------------------------------------------------------------------------
@@ -281,17 +287,29 @@ def _rounded(metric: Any) -> tuple[float, float, float]:
 
 
 def _stamp(agent: Agent) -> str:
-    """Hash what the stages of this ladder depend on, as it is at HEAD, and how it is run."""
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    files = {path for stage in STAGES for path in stages[stage]["deps"] if not path.startswith(("data/", "$"))}
     folder = "flows/template" if agent.is_new else str(Path(agent.params).parent)
-    files |= {"recipes/icd10", "params.yaml"} if folder == "." else {folder}
-    listed = subprocess.run(
-        ["git", "ls-tree", "-r", "HEAD", *sorted(files)], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout
-    lines = [line for line in listed.splitlines() if not line.endswith(".md")]
+    recipe = {"recipes/icd10", "params.yaml"} if folder == "." else {folder}
     how = [agent.seed, agent.disturbed, [setting for setting in agent.settings if "mailbox" not in setting]]
+    return stamp(recipe, how)
+
+
+def stamp(more: Iterable[str], how: Any) -> str:
+    """Hash what the stages of a ladder depend on, as it is at HEAD, `more` files, and how it is
+    run. Prose is left out."""
+    paths = sorted({*_engine(), *more})
+    done = subprocess.run(
+        ["git", "ls-tree", "-r", "HEAD", *paths], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    lines = [line for line in done.stdout.splitlines() if not line.endswith(".md")]
     return hashlib.sha256(json.dumps([lines, how]).encode()).hexdigest()
+
+
+@cache
+def _engine() -> frozenset[str]:
+    """List the files of the engine that the stages of a ladder depend on."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    found = {path for stage in STAGES for path in stages[stage]["deps"]}
+    return frozenset(path for path in found if not path.startswith(("data/", "$")))
 
 
 def _keep(name: str, found: Figure) -> None:
