@@ -42,7 +42,7 @@ from tests.ladder import params as small_params
 
 QUESTIONS = [f"value of k{number:04d}" for number in (3, 12, 1224, 7777)]
 QUESTIONS += ["value of the key", "k0003 k0012 k1224", "k77", "what do you know of k4711 and of 4711?"]
-"""The last four are none that it was trained on: a small change of weights is seen in them."""
+"""The last four are none that it was trained on."""
 
 
 @pytest.fixture
@@ -91,10 +91,10 @@ def ours(clone: Clone, which: str) -> list[tuple[list[int], list[int]]]:
         ]
 
 
-def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
-    """The same with transformers and peft, on nothing but the export."""
+def loaded(folder: Path) -> tuple[Any, Any]:
+    """Tokenizer and model, with transformers and peft on nothing but the export."""
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = folder / ("model" if (folder / "model").exists() else "base")
     tokenizer: Any = AutoTokenizer.from_pretrained(source)
@@ -103,6 +103,14 @@ def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of peft, about transformers
             network = PeftModel.from_pretrained(network, str(folder / "adapter"))
+    return tokenizer, network.eval()
+
+
+def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
+    """The same on the export."""
+    from transformers import GenerationConfig
+
+    tokenizer, network = loaded(folder)
     request = json.loads((folder / "request.json").read_text())
     settings = GenerationConfig.from_pretrained(
         folder, do_sample=False, temperature=None, top_p=None, top_k=None, max_new_tokens=request["max_tokens"]
@@ -116,16 +124,26 @@ def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
         )  # fmt: skip
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
         with torch.no_grad():
-            said = network.eval().generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)[
+            said = network.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)[
                 0, ids.shape[1] :
             ]
         found.append((ids[0].tolist(), said.tolist()))
     return found
 
 
+@torch.no_grad()
+def moved(folder: Path) -> float:
+    """How far the adapter moves the logits of a question, at most."""
+    tokenizer, network = loaded(folder)
+    ids = tokenizer(QUESTIONS[0], add_special_tokens=False, return_tensors="pt").input_ids
+    logits = network(ids).logits
+    with network.disable_adapter():
+        return float((logits - network(ids).logits).abs().max())
+
+
 def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
-    """Adapter on its base, and merged in float32: token by token. The beginning answers otherwise,
-    so the adapter counts."""
+    """Adapter on its base, and merged in float32: token by token. Three steps need not change the
+    likeliest word of any answer, so that the adapter counts is seen in the logits."""
     known = ours(approved, "champion")
     for name, options in (("adapter", []), ("merged", ["--merge", "--dtype", "float32"])):
         assert cli.main(["export", "champion", f"exports/{name}", *options]) == 0
@@ -133,7 +151,8 @@ def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.
     assert cli.main(["export", "0", "exports/beginning"]) == 0
     before = theirs(approved.root / "exports/beginning")
     assert before == ours(approved, "0")
-    assert [said for _, said in before] != [said for _, said in known]
+    assert moved(approved.root / "exports/adapter") > 0.1
+    assert not (approved.root / "exports/beginning/adapter").exists()
     assert "give 12 recorded openings token by token" in capsys.readouterr().out
     assert "exports" not in approved.git("status", "--porcelain"), "exports/ is no part of a run"
 
