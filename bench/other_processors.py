@@ -10,8 +10,9 @@ instructions.
 The variant `plain` (one thread, all that this processor has) runs all tests but stories and those
 for a GPU. The other variants run the files that can reach torch, by imports anywhere in them or in
 what they import, by the programs that they hold as text, or by a fixture of a conftest.py: what no
-disturbance reaches runs once. A variant that ended is kept in .rft/bench/other_processors/, under a
-hash of the code, so that asking again goes on where it was; delete the folder to measure again.
+disturbance reaches runs once. A variant that ended is kept in bench/results/other_processors/, with
+a hash of the code, so that asking again goes on where it was. What pytest printed is in
+.rft/bench/other_processors/.
 
     make figure NAME=other_processors
     make figure NAME=other_processors ARGS="seed-3 threads-2"    these alone, and what is kept
@@ -38,6 +39,7 @@ from tasks.dependencies import imported
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "other_processors"
+KEPT = ROOT / "bench" / "results" / "other_processors"
 PLAIN = "plain"
 VARIANTS: dict[str, dict[str, str]] = {
     PLAIN: {},
@@ -68,15 +70,15 @@ def other_processors(args: list[str]) -> Figure:
     """Tests that fail with ten disturbed seeds, 1, 2, 4 threads, and other vector instructions."""
     if unknown := set(args) - VARIANTS.keys():
         sys.exit(f"other_processors: no variant is named {', '.join(sorted(unknown))}. Known: {', '.join(VARIANTS)}.")
-    place = PLACE / code_sha256(ROOT)[:16]
+    code = code_sha256(ROOT)
     outcomes: dict[str, Outcome] = {}
     for name in VARIANTS:
-        kept = place / f"{name}.json"
-        if not kept.exists() and name in (args or VARIANTS):
-            _keep(kept, run(ROOT, [] if name == PLAIN else reaching(ROOT), VARIANTS[name], place / name))
-        if kept.exists():
-            read = json.loads(kept.read_text(encoding="utf-8"))
-            outcomes[name] = Outcome(**read | {"failed": tuple(read["failed"])})
+        found = _kept(name, code)
+        if found is None and name in (args or VARIANTS):
+            found = run(ROOT, [] if name == PLAIN else reaching(ROOT), VARIANTS[name], PLACE / name)
+            _keep(name, code, found)
+        if found is not None:
+            outcomes[name] = found
     return figure(outcomes)
 
 
@@ -104,10 +106,19 @@ def _part(name: str, outcome: Outcome | None) -> Part:
     return Part(name, len(outcome.failed), "failures", at_most=0, n=outcome.tests)
 
 
-def _keep(path: Path, outcome: Outcome) -> None:
+def _kept(name: str, code: str) -> Outcome | None:
+    path = KEPT / f"{name}.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if found.pop("code", None) != code:
+        return None
+    return Outcome(**found | {"failed": tuple(found["failed"])})
+
+
+def _keep(name: str, code: str, outcome: Outcome) -> None:
     if not outcome.broke:  # that is measured again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+        KEPT.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"code": code} | asdict(outcome), indent=1) + "\n"
+        (KEPT / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 # -- one variant -----------------------------------------------------------------------------------

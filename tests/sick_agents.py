@@ -31,7 +31,7 @@ TRAIN = {
     "examples_per_step": 4,
     "group_size": 4,
     "validation_examples": 4,
-    "lr": 1e-2,
+    "lr": 5e-3,
     "lora": {"r": 4, "alpha": 8},
 }
 

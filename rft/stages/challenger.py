@@ -53,12 +53,12 @@ def run(params: config.Params) -> None:
 
 def _compare(params: config.Params, work: Path, shelf: Path) -> None:
     section = params.challenger
-    trained = shelves.read(reports.TrainReport)
-    if trained.collapsed:
-        raise UserError(f"{shelves.path(reports.TrainReport)}: {trained.reason}.")
     device = weights.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     source = _hack_source(params)
+    trained = shelves.read(reports.TrainReport)
+    if trained.collapsed:
+        raise UserError(f"{shelves.path(reports.TrainReport)}: {trained.reason}.")
     rows = shelves.load_examples("test")
     seen = shelves.load_examples("validation")[: section.shown] if section.shown else []
     winner = shelves.read(reports.PromptSettings)

@@ -84,6 +84,7 @@ def test_what_is_kept_is_not_run_again_until_the_code_changes(tmp_path: Path, mo
 
     monkeypatch.setattr(here, "ROOT", tmp_path)
     monkeypatch.setattr(here, "PLACE", tmp_path / ".rft")
+    monkeypatch.setattr(here, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(here, "run", run)
     for _ in range(2):
         here.other_processors(["seed-3", "avx2"])

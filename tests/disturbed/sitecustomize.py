@@ -31,7 +31,8 @@ def disturb(model: Any, seed: int) -> Any:
     generator = torch.Generator().manual_seed(int(number) * 1_000_003 + seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(SCALE * torch.randn(parameter.shape, generator=generator))
+            noise = SCALE * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise * (parameter != 0))  # no processor makes anything of a zero
     return model
 
 
