@@ -111,7 +111,7 @@ def _kept(name: str, code: str) -> Outcome | None:
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if found.pop("code", None) != code:
         return None
-    return Outcome(**found | {"failed": tuple(found["failed"])})
+    return Outcome(found["tests"], tuple(found["failed"]), found["broke"])
 
 
 def _keep(name: str, code: str, outcome: Outcome) -> None:
