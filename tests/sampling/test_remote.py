@@ -127,8 +127,9 @@ SERVERS = [("vllm", {}), ("vllm", {"without": frozenset({GENERATE.path})}), ("sg
 def test_a_whole_rollout_with_tools_is_the_in_process_engines(engine, ours, endpoint, kind, settings):
     mine = asyncio.run(play(ours, endpoint, engine))
     theirs = through(engine, lambda server: play(ours, endpoint, tokens(server, kind)), **settings)
+    # nine in ten of its examples begin with a call, whatever the noise on its first weights
+    assert any(turn.results for one in mine for turn in one.turns), "no tool is called: this test shows nothing"
     for one, other in zip(mine, theirs, strict=True):
-        assert any(turn.results for turn in one.turns), "the policy calls no tool: this test shows nothing"
         assert (one.rollout_id, one.stop_reason, one.reward) == (other.rollout_id, other.stop_reason, other.reward)
         assert other.num_forks == 0
         for said, heard in zip(one.turns, other.turns, strict=True):
