@@ -209,8 +209,12 @@ def learned(climbed: Ladder, kind: Any) -> Any:
 
 
 def test_the_doctor_finds_nothing_wrong(climbed: Ladder, tmp_path: Path):
+    """At a learning rate whose first step is short: two of these families move by 0.1 and 0.3 nats
+    per token at that of the ladder, and the doctor says so."""
+    lora = climbed.params["lora"]
+    calm = lora.model_copy(update={"train": lora.train.model_copy(update={"lr": 1e-3})})
     with inside(tmp_path):
-        found = examine(climbed.params["lora"], "template", "capacity", "step")
+        found = examine(calm, "template", "capacity", "step")
     assert found["step"].status == "ok", found["step"].words
     assert found["step"].facts["logprob_mismatch"] < 1e-3
     assert found["template"].status in ("ok", "warn"), "some templates write a second question's past otherwise"
