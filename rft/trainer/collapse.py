@@ -17,10 +17,12 @@ reference by more than 2.33 of its standard errors:
 
 Rewards are counted from the low end of the grader's range. Groups count if their example was chosen
 without regard to how hard it is (`Batch.typical`). A slow start is not a collapse: a policy that
-earns what it earned before training must be 4.7 standard errors unlucky to be taken for one.
+earns what it earned before training must be 4.7 standard errors unlucky to be taken for one. Fewer
+than eight groups, or examples, say nothing: a hard example may fail in all its rollouts.
 
 The baseline is the reference if it measured the weights from which training starts, at the
-temperature of training. Otherwise the first step is, which those weights sampled.
+temperature of training. Otherwise the first eight groups are. The very last update is judged by the
+validation alone, which train.validation_examples: 0 leaves out.
 
 **What follows** is in rft/trainer/loop.py. The first time, training goes back to the best
 checkpoint and continues with a tenth of the learning rate. The second time it ends and leaves no
@@ -42,6 +44,7 @@ from rft.types import StopReason
 
 LOOK_BACK, BEST_OF = 10, 5
 """Steps in a row: at the most, for what has fallen; and for what is the best so far."""
+FEWEST = 8
 LEFT = 0.5
 """Share of the reference below which a mean is far."""
 ERRORS = 2.33
@@ -107,7 +110,7 @@ class Guard:
     low: float
     """The low end of the grader's range."""
     start: Start | None
-    """None: the first step says it."""
+    """None: the first groups say it."""
     steps: list[Seen] = field(default_factory=list)
     """The last few, newest last."""
     best: Level | None = None
@@ -130,6 +133,9 @@ class Guard:
         ended = [fmean(one.stop_reason == StopReason.completed for one in group.scored) for group in known]
         self.steps = [*self.steps, Seen(rewards, ended)][-LOOK_BACK:]
         if self.start is None:
+            rewards, ended = self._last(len(self.steps))
+            if len(rewards) < FEWEST:
+                return ""
             self.start = Start(Level.of(rewards), Level.of(ended), None)
         if fell := self.fallen():
             return fell
@@ -144,11 +150,12 @@ class Guard:
         assert start is not None
         reference, when = start.reward, "before training"
         if self.best is not None and self.best.mean > reference.mean:
-            reference, when = self.best, "at its best"
+            # a few groups that all succeed have no spread, and the next one may be hard
+            reference, when = Level(self.best.mean, max(self.best.spread, reference.spread)), "at its best"
         for count in range(1, len(self.steps) + 1):
-            last = self.steps[-count:]
-            rewards = [reward for step in last for reward in step.rewards]
-            ended = [share for step in last for share in step.ended]
+            rewards, ended = self._last(count)
+            if len(rewards) < FEWEST:
+                continue
             over = "the last step" if count == 1 else f"the last {count} steps"
             if reference.is_lost(rewards):
                 now, then = fmean(rewards) + self.low, reference.mean + self.low
@@ -160,8 +167,15 @@ class Guard:
                 )
         return ""
 
+    def _last(self, count: int) -> tuple[list[float], list[float]]:
+        """Return the rewards and shares of the last steps' groups."""
+        last = self.steps[-count:]
+        return [each for step in last for each in step.rewards], [each for step in last for each in step.ended]
+
     def checked(self, rewards: Sequence[float]) -> str:
         """Note a validation. Say what has fallen; empty if nothing has."""
+        if len(rewards) < FEWEST:
+            return ""
         now = Level.of([reward - self.low for reward in rewards])
         levels = [level for level in (self.start and self.start.greedy, self.validated) if level is not None]
         for level in levels:

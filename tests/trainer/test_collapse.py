@@ -85,6 +85,16 @@ def test_without_a_baseline_the_first_step_is_the_reference():
     assert any(guard.saw(step(0.0), n) for n in range(1, 6))
 
 
+@pytest.mark.parametrize("start", [None, START])
+def test_one_hard_example_after_easy_ones_is_not_a_collapse(start: Start | None):
+    """With one example a step, a step says little, and five easy ones have no spread."""
+    guard = Guard(0.0, start)
+    assert not any(guard.saw(step(1.0, num=1), n) for n in range(12))
+    assert not any(guard.saw(step(0.0, num=1), n) for n in (12, 13))
+    assert guard.checked([1.0] * 4) == guard.checked([0.0] * 4) == ""
+    assert any(guard.saw(step(0.0, num=1), n) for n in range(14, 24)), "ten in a row are one"
+
+
 def test_a_validation_far_below_the_greedy_baseline_is_a_collapse():
     guard = Guard(0.0, START)
     assert guard.checked([1.0] * 16 + [0.0] * 16) == ""
