@@ -103,7 +103,7 @@ def warm_start(
     """Train on lessons, and return what did it."""
     settings = supervised.settings(section.warm_start, section.warm_start.weights or "full", section.seed)
     learner = Learner(network, settings, norm_length=1, device=device, keys=_KEYS)
-    training = supervised.WarmStart(learner, given, "policy", work, work.name, by_length=section.model is None)
+    training = supervised.WarmStart(learner, given, "policy", work, work.name, short_first=section.model is None)
     training.fit()
     return training
 

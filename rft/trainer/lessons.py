@@ -7,12 +7,13 @@
 
 `check_template` refuses a chat template that cannot write what the dialogues hold.
 
-**Order.** Each pass over the dialogues is shuffled anew. The embedded policy reads them
-`by_length`: sorted within pools of 16 batches, so that a batch holds dialogues of about one length
-and little is padding, and the shortest third alone for the first quarter of the steps. It learns in
-many steps, and a language first. A pretrained model has few steps, and dialogues of one length are
-of one kind: with SmolLM2 on the template recipe, batches that all call a tool alternated with
-batches that all guess, whose loss went up to 15. All is a function of seed and step.
+**Order.** Each pass over the dialogues is shuffled anew, whatever their length. The embedded policy,
+which learns a language first, reads the shortest third alone for the first quarter of the steps
+(`short_first`). A batch is never made of one length, although that would save 12 % of the time in
+padding: dialogues of one length are of one kind, and the last few batches then decide which kind the
+policy prefers. Of ten policies that had imitated a colleague who looks up every second question,
+some looked up every fourth and others four of five; with mixed batches it is 43 to 51 %. All is a
+function of seed and step.
 
 **Weights.** Tokens that the policy never writes may count a little, because a small model learns
 from them how to copy. Of these every fourth counts, a different fourth each step, with four times
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from rft.chat.renderer import Chat
 
 STRIDE = 4
-POOL = 16
 _TEMPLATE = "Use one that writes them: policy.chat_template."
 
 
@@ -98,9 +98,9 @@ def samples(batch: Iterable[Lesson], step: int, other_weight: float) -> list[Tra
 class Order:
     """Gives each step its lessons."""
 
-    def __init__(self, given: Sequence[Lesson], batch: int, steps: int, seed: int, by_length: bool = False):
-        self._lessons, self._batch, self._seed, self._by_length = given, batch, seed, by_length
-        self._num_short = steps // 4 if by_length else 0
+    def __init__(self, given: Sequence[Lesson], batch: int, steps: int, seed: int, short_first: bool = False):
+        self._lessons, self._batch, self._seed = given, batch, seed
+        self._num_short = steps // 4 if short_first else 0
         """Steps that see the short ones alone."""
         self._batches, self._next = self._all(), 1
 
@@ -119,16 +119,10 @@ class Order:
             pool = short if step < self._num_short else by_length
             rng = np.random.default_rng([self._seed, 7, epoch])
             order = [pool[n] for n in rng.permutation(len(pool))]
-            batches: list[list[int]] = []
-            for n in range(0, len(order), POOL * self._batch):
-                near = order[n : n + POOL * self._batch]
-                if self._by_length:
-                    near.sort(key=lambda i: len(self._lessons[i].ids))
-                batches += [near[m : m + self._batch] for m in range(0, len(near), self._batch)]
-            for n in rng.permutation(len(batches)):
+            for n in range(0, len(order), self._batch):
                 if pool is short and step >= self._num_short:
                     break
-                yield [self._lessons[i] for i in batches[n]]
+                yield [self._lessons[i] for i in order[n : n + self._batch]]
                 step += 1
             epoch += 1
 

@@ -57,7 +57,7 @@ def settings(warm: config.WarmStart, weights: Literal["lora", "full"], seed: int
 
 class WarmStart:
     """Runs the loop. `work`: its unfinished work. `configuration` names all that it depends on.
-    `by_length`: of Order."""
+    `short_first`: of Order."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class WarmStart:
         stage: str,
         work: Path,
         configuration: str,
-        by_length: bool = False,
+        short_first: bool = False,
     ):
         self.learner, self.section, self.stage = learner, learner.section, stage
         batch, steps, seed = self.section.examples_per_step, self.section.steps, self.section.seed
-        self._order = Order(given, batch, steps, seed, by_length)
+        self._order = Order(given, batch, steps, seed, short_first)
         self._checkpoints, self._configuration = work / "checkpoints", configuration
         work.mkdir(parents=True, exist_ok=True)
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")

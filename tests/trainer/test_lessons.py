@@ -37,16 +37,16 @@ def some(count: int, seed: int = 0) -> list[Lesson]:
 
 def test_any_step_of_an_order_is_the_same_as_in_sequence():
     lessons = some(50)
-    in_order = Order(lessons, 4, 40, seed=3, by_length=True)
+    in_order = Order(lessons, 4, 40, seed=3, short_first=True)
     sequence = [in_order.at(step) for step in range(1, 41)]
-    assert [Order(lessons, 4, 40, seed=3, by_length=True).at(step) for step in range(1, 41)] == sequence
+    assert [Order(lessons, 4, 40, seed=3, short_first=True).at(step) for step in range(1, 41)] == sequence
     assert in_order.at(7) == sequence[6]
-    assert [Order(lessons, 4, 40, seed=4, by_length=True).at(step) for step in range(1, 41)] != sequence
+    assert [Order(lessons, 4, 40, seed=4, short_first=True).at(step) for step in range(1, 41)] != sequence
 
 
 def test_the_first_quarter_sees_the_shortest_third():
     lessons = some(60)
-    order = Order(lessons, 4, 40, seed=0, by_length=True)
+    order = Order(lessons, 4, 40, seed=0, short_first=True)
     longest = sorted(len(lesson.ids) for lesson in lessons)[19]
     early = [lesson for step in range(1, 11) for lesson in order.at(step)]
     late = [lesson for step in range(11, 41) for lesson in order.at(step)]
@@ -54,11 +54,13 @@ def test_the_first_quarter_sees_the_shortest_third():
     assert {id(lesson) for lesson in late} == {id(lesson) for lesson in lessons}
 
 
-def test_a_pretrained_model_sees_all_lengths_in_each_batch():
-    """Dialogues of one length are of one kind: these would alternate from step to step."""
+@pytest.mark.parametrize("short_first", [False, True])
+def test_a_batch_holds_all_lengths(short_first: bool):
+    """Dialogues of one length are of one kind: the last few batches would decide what is learned."""
     short, long = [Lesson([1] * 8, [False] * 7 + [True])] * 100, [Lesson([1] * 30, [False] * 29 + [True])] * 100
-    order = Order([*short, *long], 10, 40, seed=0)
-    epoch = [order.at(step) for step in range(1, 21)]
+    first = 13 if short_first else 1  # the quarter of 48 steps that sees the shortest third ends here
+    order = Order([*short, *long], 10, 48, seed=0, short_first=short_first)
+    epoch = [order.at(step) for step in range(first, first + 20)]
     assert sum(len(lesson.ids) == 8 for batch in epoch for lesson in batch) == 100
     assert all(1 <= sum(len(lesson.ids) == 8 for lesson in batch) <= 9 for batch in epoch)
 
