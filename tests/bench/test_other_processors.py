@@ -1,4 +1,4 @@
-"""The figure `other_processors`: which files it runs, and that it counts what fails."""
+"""The figure `other_processors`: its variants, and that it counts what fails."""
 
 from __future__ import annotations
 
@@ -10,24 +10,6 @@ import pytest
 from bench import other_processors as here
 from bench.other_processors import Outcome
 
-FILES = {
-    "rft/__init__.py": "",
-    "rft/light.py": "import json\n",
-    "rft/heavy.py": "def learn():\n    from rft.stages import train\n",
-    "rft/stages/__init__.py": "",
-    "rft/stages/train.py": "import torch\n",
-    "tests/conftest.py": "def ladder(folder):\n    import rft.heavy\n\ndef clone(ladder): ...\n\ndef other(): ...\n",
-    "tests/helper.py": "from rft import heavy\n",
-    "tests/test_light.py": '"""Not of rft.stages.train."""\nfrom rft import light\nWORDS = "torch and rft.light"\n',
-    "tests/test_none.py": "def test_it(other): ...\n",
-    "tests/a/test_function.py": "def test_it():\n    from rft import heavy\n",
-    "tests/a/test_helper.py": "import helper\n",
-    "tests/a/test_fixture.py": "def test_it(clone): ...\n",
-    "tests/a/test_program.py": 'PROGRAM = "import torch; print(1)"\n',
-    "tests/a/test_process.py": 'COMMAND = ["-m", "rft.stages.train"]\n',
-    "tests/a/test_any.py": 'def name(stage):\n    return f"rft.stages.{stage}"\n',
-}
-
 
 def write(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
@@ -35,11 +17,10 @@ def write(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text, encoding="utf-8")
 
 
-def test_files_that_reach_torch_by_any_way_are_chosen_and_no_others(tmp_path: Path) -> None:
-    write(tmp_path, FILES)
-    assert [path.stem for path in here.reaching(tmp_path)] == [
-        f"test_{name}" for name in ("any", "fixture", "function", "helper", "process", "program")
-    ]
+def test_each_number_of_threads_meets_each_set_of_instructions() -> None:
+    seen = {(one["RFT_TEST_THREADS"], one.get("ATEN_CPU_CAPABILITY")) for one in here.VARIANTS.values()}
+    assert seen == {(threads, name) for threads in ("1", "2", "4") for name in (None, "avx2", "default")}
+    assert [one["RFT_TEST_DISTURB"] for one in here.VARIANTS.values()] == [str(n) for n in range(1, 11)]
 
 
 def test_a_test_that_fails_is_counted_and_one_that_is_skipped_did_not_run(
@@ -51,11 +32,9 @@ def test_a_test_that_fails_is_counted_and_one_that_is_skipped_did_not_run(
     write(tmp_path, {"tests/test_a.py": text, "tests/test_b.py": "def test_other(): ...\n", "pytest.ini": "[pytest]\n"})
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds to load
     options = ("-o", "markers=gpu\nstory")
-    found = here.run(
-        tmp_path, [tmp_path / "tests/test_a.py"], here.VARIANTS["seed-3"], tmp_path / "log/seed-3", options
-    )
-    assert found == Outcome(2, ("tests.test_a::test_it", "tests.test_a::test_set_up"))
-    assert "1 failed, 1 skipped, 1 error" in (tmp_path / "log/seed-3.txt").read_text()
+    found = here.run(tmp_path, here.VARIANTS["seed-3"], tmp_path / "log/seed-3", options)
+    assert found == Outcome(3, ("tests.test_a::test_it", "tests.test_a::test_set_up"))
+    assert "1 failed, 1 passed, 1 skipped, 1 error" in (tmp_path / "log/seed-3.txt").read_text()
     assert here.read(tmp_path / "log/seed-3.xml", 0).broke, "the report and the exit code say different things"
     assert here.read(tmp_path / "missing.xml", 1).broke == "pytest ended with 1"
 
@@ -63,10 +42,10 @@ def test_a_test_that_fails_is_counted_and_one_that_is_skipped_did_not_run(
 def test_the_figure_fails_with_any_test_and_has_no_headline_before_all_ran() -> None:
     good = dict.fromkeys(here.VARIANTS, Outcome(7, ()))
     assert here.figure(good).holds is True
-    assert here.figure(good).parts[0].n == 7 * 15
-    bad = here.figure(good | {"threads-2": Outcome(7, ("tests.test_a::test_it",))})
+    assert here.figure(good).parts[0].n == 7 * 10
+    bad = here.figure(good | {"seed-2": Outcome(7, ("tests.test_a::test_it",))})
     assert (bad.holds, bad.parts[0].value) == (False, 1)
-    assert bad.notes == {"failed": {"threads-2": ["tests.test_a::test_it"]}}
+    assert bad.notes == {"failed": {"seed-2": ["tests.test_a::test_it"]}}
     some = here.figure({"seed-3": Outcome(7, ())})
     assert (some.holds, some.parts[0].value) == (None, None)
     assert {part.reason for part in some.parts if part.name == "seed-4"} == {"seed-4 was not asked for"}
@@ -78,17 +57,17 @@ def test_what_is_kept_is_not_run_again_until_the_code_changes(tmp_path: Path, mo
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     ran: list[str] = []
 
-    def run(root: Path, files: list[Path], variant: dict[str, str], log: Path) -> Outcome:
+    def run(root: Path, variant: dict[str, str], log: Path) -> Outcome:
         ran.append(log.name)
-        return Outcome(1, (), "pytest ended with 2" if log.name == "avx2" else "")
+        return Outcome(1, (), "pytest ended with 2" if log.name == "seed-2" else "")
 
     monkeypatch.setattr(here, "ROOT", tmp_path)
     monkeypatch.setattr(here, "PLACE", tmp_path / ".rft")
     monkeypatch.setattr(here, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(here, "run", run)
     for _ in range(2):
-        here.other_processors(["seed-3", "avx2"])
-    assert ran == ["seed-3", "avx2", "avx2"], "what broke is measured again"
+        here.other_processors(["seed-3", "seed-2"])
+    assert ran == ["seed-2", "seed-3", "seed-2"], "what broke is measured again"
     write(tmp_path, {"bench/results/x.json": "{1}", "docs/a.md": "more"})
     here.other_processors(["seed-3"])
     assert len(ran) == 3
