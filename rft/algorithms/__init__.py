@@ -33,6 +33,7 @@ Read in this order:
 
     tokens                          the input of a loss; shares that add up
     groups                          group mean, standard deviation, leave-one-out
+    ratio                           a ratio of probabilities that cannot overflow
     importance, kl                  the two common terms
     policy_gradient                 what the first eight have in common
     grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_pp, ppo

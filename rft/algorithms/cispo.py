@@ -17,10 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from rft.algorithms import groups
 from rft.algorithms.policy_gradient import PolicyGradient
+from rft.algorithms.ratio import ratio
 from rft.algorithms.tokens import Tokens, Totals
 
 
@@ -31,7 +30,7 @@ class Cispo(PolicyGradient):
         return [groups.standardized(rewards_G) for rewards_G in rewards_PG]
 
     def gain(self, tokens: Tokens) -> torch.Tensor:
-        weight_N = torch.exp(self.log_ratio(tokens)).clamp(1 - self.low, 1 + self.high).detach()
+        weight_N = ratio(self.log_ratio(tokens)).clamp(1 - self.low, 1 + self.high).detach()
         return weight_N * tokens.advantage_N * tokens.logprobs_N
 
     def mean(self, values_N: torch.Tensor, tokens: Tokens, totals: Totals) -> torch.Tensor:
@@ -39,5 +38,5 @@ class Cispo(PolicyGradient):
 
     def clipped(self, tokens: Tokens) -> torch.Tensor:
         """Return N: where the weight is bounded. The gradient goes on."""
-        ratio_N = torch.exp(self.log_ratio(tokens))
+        ratio_N = ratio(self.log_ratio(tokens))
         return (ratio_N > 1 + self.high) | (ratio_N < 1 - self.low)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 
+from rft.algorithms.ratio import ratio
 from rft.algorithms.tokens import Tokens
 
 
@@ -31,4 +32,4 @@ def truncated(tokens: Tokens, cap: float | None) -> float:
 
 
 def _ratio(tokens: Tokens) -> torch.Tensor:
-    return torch.exp(tokens.old_N - tokens.sampled_N)
+    return ratio(tokens.old_N - tokens.sampled_N)

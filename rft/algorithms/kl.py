@@ -27,12 +27,14 @@ from collections.abc import Callable
 
 import torch
 
+from rft.algorithms.ratio import ratio, ratio_minus_1
+
 Estimator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(log-probabilities now, reference, old), N each."""
 
 
 def k1(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
-    return torch.exp(logprobs_N - old_N) * (logprobs_N - reference_N).detach()
+    return ratio(logprobs_N - old_N) * (logprobs_N - reference_N).detach()
 
 
 def k2(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
@@ -40,9 +42,8 @@ def k2(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor)
 
 
 def k3(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
-    """Use expm1: exp(-d) - 1 loses all digits where the policies are near."""
     gap_N = logprobs_N - reference_N
-    return torch.expm1(-gap_N) + gap_N
+    return ratio_minus_1(-gap_N) + gap_N
 
 
 ESTIMATORS: dict[str, Estimator] = {"k1": k1, "k2": k2, "k3": k3}

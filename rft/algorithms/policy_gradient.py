@@ -28,6 +28,7 @@ import torch
 from rft import config
 from rft.algorithms import importance, kl
 from rft.algorithms.groups import Floats, Rewards
+from rft.algorithms.ratio import ratio
 from rft.algorithms.tokens import Tokens, Totals
 
 
@@ -90,7 +91,7 @@ class PolicyGradient(ABC):
         return clipped_N < free_N
 
     def _free_and_clipped(self, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-        ratio_N = torch.exp(self.log_ratio(tokens))
+        ratio_N = ratio(self.log_ratio(tokens))
         return ratio_N * tokens.advantage_N, ratio_N.clamp(1 - self.low, 1 + self.high) * tokens.advantage_N
 
     def _distance(self, tokens: Tokens) -> torch.Tensor:

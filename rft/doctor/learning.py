@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rft import config
+from rft.algorithms.ratio import ratio_minus_1
 from rft.chat.dialogue import opening_of
 from rft.doctor import hours, rate
 from rft.doctor.finding import Finding, fail, together, warn
@@ -85,7 +86,7 @@ def look(setup: Setup) -> Finding:
     learner.optimizer.step()
     with torch.no_grad():
         gap_N = own_logprobs(learner.model, planned, section.temperature).logprobs_N - scored.logprobs_N.detach()
-    distance = (torch.expm1(gap_N) - gap_N).mean().item()
+    distance = (ratio_minus_1(gap_N) - gap_N).mean().item()
     speed = hours.Speed(decoded, sum(len(one.ids) for one in samples) / (time.monotonic() - began))
     sampled = sum(one.num_own for one in samples) / len(samples)
     typical = hours.typical(setup, chat, samples[0].prompt, sampled)

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from rft import algorithms, commands, config, progress
+from rft.algorithms.ratio import ratio_minus_1
 from rft.algorithms.tokens import Tokens, Totals
 from rft.errors import RftError, UserError
 from rft.models import heap, weights
@@ -276,7 +277,7 @@ class Learner:
                 if micro.sampled_N is not None:
                     gap_N = tokens.logprobs_N.detach() - micro.sampled_N
                     mismatch = max(mismatch or 0.0, gap_N.abs().max().item())
-                    sums.update({"mismatch_kl": (torch.expm1(gap_N) - gap_N).sum().item()})
+                    sums.update({"mismatch_kl": (ratio_minus_1(gap_N) - gap_N).sum().item()})
         if self.team.size > 1:
             parameters = [parameter for owner in owners for parameter in owner.parameters]
             with self._clock("exchange"):

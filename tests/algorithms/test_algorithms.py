@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -290,6 +290,28 @@ def test_a_ratio_far_up_is_clipped_for_gains_and_not_for_losses(name: str):
     found = slopes(name, up).tolist()
     assert found[:2] == [0.0, 0.0]
     assert all(slope > 0 for slope in found[2:])
+
+
+@pytest.mark.parametrize("name", RATIO)
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_no_distance_between_policies_makes_an_infinite_loss(name: str, estimator: str):
+    """In float32 exp overflows at 88 nats, which a rollout's sum reaches soon."""
+    far = [
+        Rollout(advantage, [now] * 3, [old] * 3, [old] * 3, [old] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3)
+        for advantage, now, old in ((-1.0, -1.0, -300.0), (1.0, -300.0, -1.0), (-1.0, -1.0, -1.0))
+    ]
+    tokens = microbatch(far)
+    floats = {field.name: getattr(tokens, field.name) for field in fields(tokens) if field.name.endswith("_N")}
+    single = {key: value.detach().float() for key, value in floats.items() if value is not None and key != "row_N"}
+    single["logprobs_N"].requires_grad_()
+    tokens = replace(tokens, **single)
+    algorithm = algorithms.of(section(name, kl={"beta": 0.1, "estimator": estimator}, importance_cap=2.0))
+    loss = algorithm.loss(tokens, step_totals(far))
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert grad(tokens).isfinite().all()
+    assert all(math.isfinite(value) for value in algorithm.facts(tokens).values())
+    assert (grad(tokens)[:3] > 0).all(), "what became much likelier and is bad must become less likely"
 
 
 def test_the_importance_weight_is_capped():
