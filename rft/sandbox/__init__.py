@@ -6,6 +6,7 @@
     limits     memory, processes and time, by cgroups or a watchdog
     seccomp    the filter of system calls
     workspace  files of a rollout over a shared base; snapshots and changes
+    programs   the programs that make it, and where they are found
     keeper     the small program that mounts them
     reading    reads and writes what hostile code left, from outside
     probe      finds out what this machine guarantees

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rft.errors import InfrastructureError
-from rft.sandbox import command
+from rft.sandbox import command, programs
 from rft.sandbox.limits import Cell, Fence, Limits
 from rft.sandbox.workspace import Workspace
 
@@ -188,7 +188,7 @@ async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> async
             stderr=pipe,
             pass_fds=descriptors.all(),
             cwd="/",
-            env={"PATH": os.defpath},  # ours holds secrets, and number 1's can be read inside
+            env=programs.environment(),  # ours holds secrets, and number 1's can be read inside
             start_new_session=True,
         )
     except OSError as error:

@@ -34,6 +34,7 @@ from typing import Protocol
 import psutil
 
 from rft.errors import InfrastructureError
+from rft.sandbox import programs
 
 WATCH_S = 0.1
 _PREFIX = "rft-sandbox"
@@ -236,8 +237,8 @@ class UserScope:
     def cell(self, limits: Limits) -> ScopeCell:
         argv = ["env", f"XDG_RUNTIME_DIR={self.address}", "systemd-run", "--user", "--scope", "--quiet", "--collect"]
         argv += ["-p", f"MemoryMax={limits.memory_bytes}", "-p", "MemorySwapMax=0"]
-        argv += ["-p", f"TasksMax={limits.processes + _OVERHEAD}", "--", "env", "-i", f"PATH={os.defpath}"]
-        return ScopeCell(argv)
+        argv += ["-p", f"TasksMax={limits.processes + _OVERHEAD}", "--", "env", "-i"]
+        return ScopeCell([*argv, *(f"{name}={value}" for name, value in programs.environment().items())])
 
 
 # -- no cgroup -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rft.errors import InfrastructureError
-from rft.sandbox import call, command, limits, seccomp, workspace
+from rft.sandbox import call, command, limits, programs, seccomp, workspace
 from rft.sandbox.call import Call, Means
 from rft.sandbox.limits import Limits
 from rft.sandbox.workspace import Base, Mode, Workspace
@@ -95,7 +95,7 @@ async def machine() -> Machine:
 async def _probe() -> Machine:
     mode = workspace.mode_of_this_process()
     nothing = Means(limits.Watchdog())
-    if missing := workspace.missing_programs():
+    if missing := programs.missing():
         return Machine(_none(f"{', '.join(missing)}: not found. {INSTALL}"), nothing, mode)
     features = command.Features(disable_userns=_version() >= (0, 8))
     try:

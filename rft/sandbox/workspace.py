@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rft.errors import InfrastructureError, UserError
-from rft.sandbox import keeper, limits, reading
+from rft.sandbox import keeper, limits, programs, reading
 
 FIRST_FREE_USER = 62_501
 """As root, the sandbox runs as the first number from here on that is no user of this machine."""
@@ -138,7 +138,7 @@ class _Keeper:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                     cwd="/",
-                    env={"PATH": os.defpath},
+                    env=programs.environment(),
                 )
             self._line, self._owner = ours, os.getpid()
         return self._line
@@ -450,9 +450,3 @@ def _differ(name: str, changed: int, about: os.stat_result, base: int, old: os.s
     if about.st_size != old.st_size:
         return True
     return reading.read_file(changed, name, old.st_size) != reading.read_file(base, name, old.st_size)
-
-
-def missing_programs() -> list[str]:
-    """Return the programs that are missing here, of those that sandboxes are made with."""
-    needed = ["bwrap", "nsenter", "prlimit", "cp", "tar", "sh", *(["chown"] if os.geteuid() == 0 else [])]
-    return [name for name in needed if shutil.which(name) is None]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import boxes
@@ -64,6 +66,22 @@ def test_no_bubblewrap_says_what_to_install(tmp_path: Path) -> None:
     assert (level, name, held) == ("none", "sandbox", False)
     assert "bwrap, nsenter" in why
     assert "apt-get install bubblewrap" in why
+
+
+@boxes.needs_sandbox
+def test_a_bubblewrap_outside_the_systems_folders_is_the_one_that_runs() -> None:
+    bubblewrap = shutil.which("bwrap")
+    with tempfile.TemporaryDirectory() as place:
+        folder, calls = Path(place), Path(place) / "calls"
+        program, calls_of = folder / "bwrap", f'#!/bin/sh\necho "$*" >> {calls}\nexec {bubblewrap} "$@"\n'
+        program.write_text(calls_of, encoding="utf-8")
+        calls.touch()
+        folder.chmod(0o755)
+        program.chmod(0o755)
+        calls.chmod(0o666)  # the sandbox has another user
+        level, _ = probed(f"{folder}{os.pathsep}{os.environ['PATH']}")
+        assert level == "bubblewrap"
+        assert "--unshare-all" in calls.read_text()
 
 
 def test_ci_does_not_skip_the_tests_of_the_sandbox(tmp_path: Path) -> None:
