@@ -26,7 +26,8 @@ alone loads one, by path.
                         endpoint's url is the server that the stage started
     prompts.json        optional: the seed prompt, and instructions and settings for the prompt
                         stage to try
-    exploits.jsonl      scripted cheats that the grader must refuse
+    exploits.jsonl      optional: scripted cheats that the grader must refuse. Without it only the
+                        engine's own are played (rft/grading/preflight.py)
     smoke.jsonl         optional: rows that the agent must be able to play before it is promoted
                         (rft/smoke.py); without it, the first validation examples
     demonstrations.py   only for a warm start, as the embedded policy always has one:
@@ -47,6 +48,7 @@ import importlib
 import inspect
 import json
 import re
+import reprlib
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -184,7 +186,14 @@ class Recipe:
 
     @cached_property
     def tools(self) -> list[Callable[..., Any]]:
-        return list(self._module("tools").TOOLS)
+        """Return the functions that the policy may call. Raises UserError where the file does not
+        list them."""
+        found = getattr(self._module("tools"), "TOOLS", None)
+        if not isinstance(found, list | tuple) or not all(map(callable, found)):
+            has = "has no TOOLS" if found is None else f"TOOLS is {reprlib.repr(found)}"
+            remedy = "Write TOOLS = [function, ...]; TOOLS = [] where all tools are elsewhere."
+            raise UserError(f"{self.folder}/tools.py: {has}, the list of functions that the policy may call. {remedy}")
+        return list(found)
 
     @property
     def grade(self) -> Callable[..., Any] | None:
@@ -219,6 +228,8 @@ class Recipe:
     @cached_property
     def exploits(self) -> list[Exploit]:
         path = self.folder / "exploits.jsonl"
+        if not path.exists():
+            return []
         lines = enumerate(path.read_text().splitlines(), 1)
         return [config.parse(_value(line, f"{path}: line {n}"), f"{path}:{n}", Exploit) for n, line in lines if line]
 

@@ -48,10 +48,19 @@ def look(setup: Setup) -> Finding:
         *_policy(setup),
         *_prompts(setup),
         *_unequal(setup),
+        *_exploits(setup),
     ]
     said = ", ".join(f"{count} {split}" for split, count in counts.items())
     words = f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits; {_fresh(setup)}"
     return together(problems, words, examples=counts)
+
+
+def _exploits(setup: Setup) -> Iterator[Finding]:
+    if not setup.recipe.exploits:
+        yield warn(
+            f"{setup.recipe.folder}: no exploits.jsonl, so only the engine's own probes are tried on the grader",
+            "Write one line for each way to please your grader without doing the task; `rft new` shows how.",
+        )
 
 
 def _rows(setup: Setup, split: str, found: Sequence[Example]) -> Iterator[Finding]:

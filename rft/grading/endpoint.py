@@ -5,8 +5,11 @@ It posts `{"sample", "item", "trace_id"}` and accepts a bare number or `{"score"
 
     solved     default: whether the score reaches `pass_threshold`, by default the range's high end
     hack       true, or the reason: the rollout cheated. Its score is then the range's low end,
-               whatever the reply says. A grader that reports hacks declares `reports_hacks` in
-               grader.json, so that the gate can tell "none seen" from "none looked for"
+               whatever the reply says. "no", "false" and the like say that it did not. A grader
+               that reports hacks declares `reports_hacks` in grader.json, so that the gate can
+               tell "none seen" from "none looked for"
+    error      anything but null, false and "": the grader could not judge, whatever score came with
+               it. The rollout is unscored
     score      within grader.json's `range`. A score outside is never clipped: it is unscored. If no
                range is declared, it is a configuration error, which stops the stage before anything
                is learned from such scores
@@ -27,6 +30,11 @@ from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopR
 from rft.wire import headers
 from rft.wire.client import HttpClient, NoReply, Reply, ToolEndpoint, http_address
 from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload, read_json
+
+
+_NO = frozenset({"", "no", "false", "none", "null", "n", "f", "0", "n/a"})
+_YES = frozenset({"yes", "true", "y", "t", "1"})
+"""Texts that are no reason: a judge writes them where true or false was asked for."""
 
 
 class EndpointGrader:
@@ -96,6 +104,10 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     if hack := _hack(reply.get("hack"), reason):  # first: a malformed rest must not save a hack from its score
         texts = reply.get("evidence")
         return Scored(scale.low, GradeStatus.hack, False, {}, hack, evidence=_texts(texts) or ())
+    if reply.get("error") not in (None, False, ""):
+        beside = " beside its score" if "score" in reply else ""
+        remedy = "A grader that can judge leaves 'error' out, and says why in 'reason'"
+        raise Malformed(f"the reply has an 'error'{beside}: {_show(reply['error'])}. {remedy}")
     parts = reply.get("sub_scores") or {}
     if not isinstance(parts, dict):
         raise Malformed(f"'sub_scores' is {_show(parts)}, expected an object of numbers")
@@ -114,11 +126,11 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
 
 def _hack(value: Any, reason: str) -> str:
     """Return what the grade says about a hack; empty if there is none."""
-    if value is None or value is False or value == "":
+    if value is None or value is False or (isinstance(value, str) and value.strip().lower() in _NO):
         return ""
     if value is not True and not isinstance(value, str):
         raise Malformed(f"'hack' is {_show(value)}, expected true, false or a reason")
-    said = as_text(value) if isinstance(value, str) else ""
+    said = as_text(value) if isinstance(value, str) and value.strip().lower() not in _YES else ""
     why = "; ".join(text for text in (said, reason) if text)
     return f"hack: {why}" if why else "hack"
 

@@ -279,6 +279,8 @@ def test_rounding_noise_beyond_an_end_is_that_end(ends: list[int], score: float,
         ({"score": 4, "hack": "read the answer file", "reason": "all right"}, "hack: read the answer file; all right"),
         ({"score": 99, "hack": True}, "hack"),
         ({"hack": True}, "hack"),
+        ({"score": 4, "hack": " Yes"}, "hack"),
+        ({"score": 4, "hack": "true", "error": "late"}, "hack"),
     ],
 )
 def test_a_hack_has_the_lowest_score_whatever_came_with_it(reply: Any, explanation: str):
@@ -291,15 +293,22 @@ def test_without_a_declared_range_a_hack_has_0():
     assert grade(says({"score": 1, "hack": True}))[0] == Scored(0.0, GradeStatus.hack, explanation="hack")
 
 
-@pytest.mark.parametrize("hack", [False, None, ""])
+@pytest.mark.parametrize("hack", [False, None, "", "no", "False", " none ", "0", "N/A"])
 def test_what_is_no_hack(hack: Any):
     assert grade(says({"score": 1, "hack": hack}))[0] == Scored(1.0, solved=True)
+
+
+@pytest.mark.parametrize("error", [None, False, ""])
+def test_an_error_that_says_nothing_is_none(error: Any):
+    assert grade(says({"score": 1, "error": error}))[0] == Scored(1.0, solved=True)
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
         (says({}), "the reply has no 'score': {}"),
+        (says({"error": "judge overloaded", "score": 0}), "the reply has an 'error' beside its score: \"judge overlo"),
+        (says({"error": {"code": 429}}), "the reply has an 'error': {\"code\": 429}"),
         (says({"reward": 1}), "the reply has no 'score'"),
         (says({"score": None}), "'score' is null, expected a number"),
         (says({"score": "1.0"}), """'score' is "1.0", expected a number"""),

@@ -1,0 +1,45 @@
+"""A recipe's files: what may be left out, and what is said of a file that is not as it must be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rft import config, recipe
+from rft.errors import UserError
+from rft.grading import preflight
+from tests import tiny_recipe
+from tests.sick_agents import examine, settings
+
+
+def loaded(folder: Path) -> recipe.Recipe:
+    return recipe.load(config.Recipe(path=str(folder)))
+
+
+def test_without_exploits_the_engine_s_own_probes_are_played_and_the_doctor_says_so(tmp_path: Path):
+    made = tiny_recipe.make(tmp_path)
+    (made / "exploits.jsonl").unlink()
+    played = preflight.check(settings(made))
+    assert [one.name for one in played.exploits] == ["no-op", "empty", "echo", "random"]
+    found = examine(settings(made), "recipe")["recipe"]
+    assert (found.status, "no exploits.jsonl" in found.words) == ("warn", True)
+    assert "Write one line for each way" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("tools", "why"),
+    [
+        ("def lookup(key: str) -> str:\n    return key\n", "has no TOOLS, the list of functions"),
+        ("TOOLS = None\n", "has no TOOLS"),
+        ("TOOLS = 'lookup'\n", "TOOLS is 'lookup', the list of functions"),
+        ("TOOLS = ['lookup']\n", "TOOLS is ['lookup']"),
+    ],
+)
+def test_tools_that_are_not_listed_are_a_fault_of_the_file(tmp_path: Path, tools: str, why: str):
+    made = tiny_recipe.make(tmp_path)
+    (made / "tools.py").write_text(tools, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        _ = loaded(made).tools
+    assert f"{made}/tools.py: {why}" in str(caught.value)
+    assert "Write TOOLS = [function, ...]" in str(caught.value)
