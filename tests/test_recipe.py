@@ -30,15 +30,16 @@ def test_without_exploits_the_engine_s_own_probes_are_played_and_the_doctor_says
 @pytest.mark.parametrize(
     ("tools", "why"),
     [
-        ("def lookup(key: str) -> str:\n    return key\n", "has no TOOLS, the list of functions"),
-        ("TOOLS = None\n", "has no TOOLS"),
-        ("TOOLS = 'lookup'\n", "TOOLS is 'lookup', the list of functions"),
-        ("TOOLS = ['lookup']\n", "TOOLS is ['lookup']"),
+        ("", "has no TOOLS, the list of functions"),
+        ("TOOLS = None", "has no TOOLS"),
+        ("TOOLS = 'lookup'", "TOOLS is 'lookup', the list of functions"),
+        ("TOOLS = ['lookup']", "TOOLS is ['lookup']"),
     ],
 )
 def test_tools_that_are_not_listed_are_a_fault_of_the_file(tmp_path: Path, tools: str, why: str):
     made = tiny_recipe.make(tmp_path)
-    (made / "tools.py").write_text(tools, encoding="utf-8")
+    text = (made / "tools.py").read_text(encoding="utf-8")
+    (made / "tools.py").write_text(text.replace("TOOLS = [lookup]", tools), encoding="utf-8")
     with pytest.raises(UserError) as caught:
         _ = loaded(made).tools
     assert f"{made}/tools.py: {why}" in str(caught.value)

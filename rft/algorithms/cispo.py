@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from rft.algorithms import groups
 from rft.algorithms.policy_gradient import PolicyGradient
 from rft.algorithms.ratio import ratio

@@ -31,7 +31,6 @@ from rft.wire import headers
 from rft.wire.client import HttpClient, NoReply, Reply, ToolEndpoint, http_address
 from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload, read_json
 
-
 _NO = frozenset({"", "no", "false", "none", "null", "n", "f", "0", "n/a"})
 _YES = frozenset({"yes", "true", "y", "t", "1"})
 """Texts that are no reason: a judge writes them where true or false was asked for."""

@@ -7,13 +7,13 @@
 
 `check_template` refuses a chat template that cannot write what the dialogues hold.
 
-**Order.** Each pass over the dialogues is shuffled anew, whatever their length. The embedded policy,
-which learns a language first, reads the shortest third alone for the first quarter of the steps
-(`short_first`). A batch is never made of one length, although that would save 12 % of the time in
-padding: dialogues of one length are of one kind, and the last few batches then decide which kind the
-policy prefers. Of ten policies that had imitated a colleague who looks up every second question,
-some looked up every fourth and others four of five; with mixed batches it is 43 to 51 %. All is a
-function of seed and step.
+**Order.** Each pass over the dialogues is shuffled anew, whatever their length. The embedded
+policy, which learns a language first, reads the shortest third alone for the first quarter of the
+steps (`short_first`). A batch is never made of one length, although that would save 12 % of the
+time in padding: dialogues of one length are of one kind, and the last few batches then decide which
+kind the policy prefers. Of policies that had imitated a colleague who looks up every second
+question, one would look up every third and another four of five; with mixed batches, four policies
+look up 43 to 51 %. All is a function of seed and step.
 
 **Weights.** Tokens that the policy never writes may count a little, because a small model learns
 from them how to copy. Of these every fourth counts, a different fourth each step, with four times

@@ -56,7 +56,7 @@ def test_the_first_quarter_sees_the_shortest_third():
 
 @pytest.mark.parametrize("short_first", [False, True])
 def test_a_batch_holds_all_lengths(short_first: bool):
-    """Dialogues of one length are of one kind: the last few batches would decide what is learned."""
+    """Dialogues of one length are of one kind: the last batches would decide what is learned."""
     short, long = [Lesson([1] * 8, [False] * 7 + [True])] * 100, [Lesson([1] * 30, [False] * 29 + [True])] * 100
     first = 13 if short_first else 1  # the quarter of 48 steps that sees the shortest third ends here
     order = Order([*short, *long], 10, 48, seed=0, short_first=short_first)
