@@ -68,7 +68,7 @@ def normalized(value: Any) -> dict[str, Any]:
     except TypeError as error:  # YAML knows dates, JSON does not
         raise ValueError(f"schema holds a value that JSON cannot hold: {error}. Put it in quotes") from None
     if problem := _problem(text):
-        raise ValueError(f"schema is not a valid JSON Schema (draft 2020-12): {problem}. Fix it")
+        raise ValueError(f"schema is not a valid JSON Schema: {problem}. Fix it")
     given = {"name": name, "description": description, "strict": strict, "schema": schema}
     return {"type": kind, "json_schema": {key: each for key, each in given.items() if each is not None}}
 
@@ -113,13 +113,12 @@ def words(response_format: dict[str, Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)  # by content: every row of a data set may carry the same one
 def _problem(schema: str) -> str:
-    # here: reading params.yaml needs it only where a schema is given
-    from jsonschema import Draft202012Validator, SchemaError
+    from rft.schema import compiled  # here: reading params.yaml needs it only where a schema is given
 
     try:
-        Draft202012Validator.check_schema(json.loads(schema), format_checker=Draft202012Validator.FORMAT_CHECKER)
-    except SchemaError as error:
-        return f"{error.json_path}: {_clipped(error.message)}"
+        compiled(json.loads(schema))
+    except ValueError as error:
+        return str(error)
     return ""
 
 

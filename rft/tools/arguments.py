@@ -1,38 +1,44 @@
 """The JSON schemas of tools, and the check of a call's arguments before anything is sent.
 
-The user writes the schema: one that cannot be used is a ConfigError that names the tool and, for a
-row's own tools, the example. The policy writes the arguments: what is wrong with them is `Refused`,
-with a short text that it sees. Nothing is fetched for a `$ref`.
+The user writes the schema, or an MCP server does: one that cannot be used is a ConfigError that
+names the tool, the place in it and, for a row's own tools, the example. A tool whose arguments are
+not validated (tools.traits) needs no such schema. The policy writes the arguments: what is wrong
+with them is `Refused`, with a short text that it sees.
+
+What a schema may be, and how it is read, is in rft/schema.py.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jsonschema import Draft202012Validator, SchemaError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
+from jsonschema_rs import Validator
 
+from rft import schema
 from rft.errors import ConfigError
 from rft.types import ToolCall
 
+REMEDY = (
+    "Fix them; or leave the tool out (tools.mcp[].tools lists those to use); or offer it unchecked: tools.traits, "
+    "validate: false."
+)
 MAX_PROBLEM_CHARS = 200  # the policy's nonsense must not come back to it as a thousand tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A tool's parameters and their compiled schema."""
+    """A tool's parameters and their compiled schema; None: nothing is validated."""
 
     parameters: Mapping[str, Any]
-    validator: Draft202012Validator
+    validator: Validator | None
 
 
-def read_tool(tool: Any, where: str) -> tuple[str, Function]:
+def read_tool(tool: Any, where: str, is_validated: Callable[[str], bool] = lambda name: True) -> tuple[str, Function]:
     """Read a Chat-Completions tool: its name and function. Raises ConfigError, naming `where`."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -41,31 +47,27 @@ def read_tool(tool: Any, where: str) -> tuple[str, Function]:
             f"{where}: a tool is {clip_text(json.dumps(tool))}, "
             'expected {"type": "function", "function": {"name": ...}}.'
         )
-    parameters = function.get("parameters")
+    parameters = {} if function.get("parameters") is None else function["parameters"]
+    if not is_validated(name):
+        return name, Function(parameters if isinstance(parameters, Mapping) else {}, None)
     try:
-        return name, _compiled(json.dumps({} if parameters is None else parameters))
-    except SchemaError as error:
+        return name, _compiled(json.dumps(parameters))
+    except ValueError as error:
         raise ConfigError(
-            f"{where}: the parameters of tool {name!r} are not a JSON schema: "
-            f"{error.json_path}: {clip_text(error.message)}."
+            f"{where}: the parameters of tool {name!r} are not a JSON schema of arguments: {error}. {REMEDY}"
         ) from None
 
 
 @lru_cache(maxsize=4096)  # by content: every row of a data set may carry the same few
 def _compiled(text: str) -> Function:
+    """Raise ValueError, saying where and why, for what is no schema of arguments."""
     parameters = json.loads(text)
     if not isinstance(parameters, dict):
-        raise SchemaError("expected an object")
-    format_checker = Draft202012Validator.FORMAT_CHECKER  # checks regular expressions too
-    Draft202012Validator.check_schema(parameters, format_checker=format_checker)
-    validator = Draft202012Validator(parameters, registry=Registry())  # a registry of our own fetches nothing
-    try:
-        validator.is_valid({})
-    except RecursionError:
-        raise SchemaError("it refers to itself without end") from None
-    except Unresolvable as error:
-        raise SchemaError(f"it refers to something that is not in it: {error}") from None
-    return Function(parameters, validator)
+        raise ValueError("expected an object")
+    kinds = parameters.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        raise ValueError(f"type: {clip_text(json.dumps(kinds))}, and arguments are always an object")
+    return Function(parameters, schema.compiled(parameters))
 
 
 class Refused(Exception):
@@ -88,24 +90,20 @@ def prepare(
     missing = {name: value for name, value in defaults.items() if name not in arguments and name not in required}
     if missing:
         arguments = {**arguments, **missing}
-    if validate:
+    if validate and function.validator is not None:
         _validate(call.name, arguments, function.validator)
     return json.dumps(arguments, ensure_ascii=False) if missing else call.arguments
 
 
-def _validate(name: str, arguments: dict[str, Any], validator: Draft202012Validator) -> None:
+def _validate(name: str, arguments: dict[str, Any], validator: Validator) -> None:
     try:
-        problems = sorted(validator.iter_errors(arguments), key=lambda error: (error.json_path, error.message))
-    except RecursionError:
-        raise Refused(f"invalid arguments for {name}: nested too deeply") from None
-    except Unresolvable as error:
-        raise ConfigError(
-            f"tool {name!r}: its schema refers to something that is not in it: {error}. "
-            "Write the definition into the schema."
-        ) from None
+        problems = list(validator.iter_errors(arguments))
+    except UnicodeEncodeError:  # half a character, which JSON can hold: seen as another one
+        whole = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
+        problems = list(validator.iter_errors(json.loads(whole)))
     if problems:
-        where = problems[0].json_path.removeprefix("$").removeprefix(".") or "arguments"
-        raise Refused(f"invalid arguments for {name}: {where}: {clip_text(problems[0].message)}")
+        place, message = min((schema.place(problem.instance_path), problem.message) for problem in problems)
+        raise Refused(f"invalid arguments for {name}: {place or 'arguments: '}{clip_text(message)}")
 
 
 def _parse(call: ToolCall) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from rft.secrets import redact
 from rft.tools import arguments
 from rft.tools import local as local_tools
 from rft.tools import mcp as mcp_tools
-from rft.tools.arguments import Function, Refused
+from rft.tools.arguments import REMEDY, Function, Refused
 from rft.tools.http import HttpTool, check_row, request_too_large
 from rft.tools.local import AsyncTool, WorkerTool
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult, Turn
@@ -239,8 +239,18 @@ class ToolClient:
         offered = list(tools) if self.names is None else list(self.names)
         if unknown := [name for name in offered if name not in tools]:
             raise ConfigError(f"the tools {unknown} have no schema. Those with a schema: {sorted(tools)}.")
-        self._offered = {name: arguments.read_tool(tools[name], self._routes[name].origin)[1] for name in offered}
+        self._offered, problems = {}, list[str]()
+        for name in offered:
+            try:
+                self._offered[name] = self._read(tools[name], self._routes[name].origin)[1]
+            except ConfigError as error:
+                problems.append(str(error))
+        if problems:  # all at once, and what to do once
+            raise ConfigError("\n".join([*(one.removesuffix(f" {REMEDY}") for one in problems[:-1]), problems[-1]]))
         self.schemas = [dict(tools[name]) for name in offered]
+
+    def _read(self, tool: Any, where: str) -> tuple[str, Function]:
+        return arguments.read_tool(tool, where, lambda name: self.traits(name).validate_arguments)
 
     def check_rows(self, examples: Iterable[Example]) -> None:
         """Raises ConfigError, before any compute is spent, for a row whose own tools cannot be
@@ -255,7 +265,7 @@ class ToolClient:
         where = f"example {example.id!r}"
         functions: dict[str, Function] = {}
         for row in example.tools:
-            name, function = arguments.read_tool(row, where)
+            name, function = self._read(row, where)
             if name in functions:
                 raise ConfigError(f"{where}: two of its tools are called {name!r}. Remove one.")
             if name not in self._routes:

@@ -199,7 +199,7 @@ class Server:
             if (error.code == CONNECTION_CLOSED and self._server.url is None) or error.message == SESSION_LOST:
                 await self._drop(client)
             raise NoReply(self._explain(error)) from None
-        except (ValueError, RuntimeError) as error:  # a result that is none, or not what its own schema says
+        except Exception as error:  # a result that is none, or not what its own schema says, or no schema
             raise NoReply(self._explain(error), malformed=True) from None
         finally:
             _troubles.reset(token)

@@ -65,11 +65,11 @@ BAD: list[tuple[Any, str]] = [
     ),
     (
         {"type": "json_schema", "name": "a", "schema": {"type": "objekt"}},
-        r"schema is not a valid JSON Schema \(draft 2020-12\): \$\.type: 'objekt' is not valid",
+        r'schema is not a valid JSON Schema: type: "objekt" is not valid',
     ),
     (
         {"type": "json_schema", "name": "a", "schema": {"properties": {"a": 3}}},
-        r"not a valid JSON Schema .*: \$\.properties\.a",
+        r"not a valid JSON Schema: properties\.a: 3",
     ),
     ({"type": "json_schema", "name": "a", "schema": {"pattern": "("}}, "not a valid JSON Schema"),
     ({"type": "json_schema", "name": "a", "schema": {"const": {1, 2}}}, "a value that JSON cannot hold: .*quotes"),

@@ -4,7 +4,9 @@ client and over a socket."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -41,7 +43,7 @@ def test_defaults_fill_only_what_is_missing(arguments: str, sent: dict[str, Any]
 
 def test_a_default_does_not_excuse_a_required_argument():
     result, _ = one(OK, arguments="{}", defaults={"search": {"query": "all"}})
-    assert result.output == "Error: invalid arguments for search: arguments: 'query' is a required property"
+    assert result.output == 'Error: invalid arguments for search: arguments: "query" is a required property'
 
 
 @pytest.mark.parametrize("defaults", [{"serach": {"k": 5}}, {"search": {"top": 5}}])
@@ -66,13 +68,13 @@ def test_names_narrow_what_may_be_called():
         ("[" * 100_000, "the arguments of search are not JSON"),
         ('{"query": "a", "k": ' + "9" * 5000 + "}", "the arguments of search are not JSON"),
         ('["angina"]', "the arguments of search must be a JSON object"),
-        ('{"query": "a", "k": "3"}', "invalid arguments for search: k: '3' is not of type 'integer'"),
-        ('{"query": 3}', "invalid arguments for search: query: 3 is not of type 'string'"),
+        ('{"query": "a", "k": "3"}', 'invalid arguments for search: k: "3" is not of type "integer"'),
+        ('{"query": 3}', 'invalid arguments for search: query: 3 is not of type "string"'),
         (
             '{"query": "a", "colour": 1}',
             "invalid arguments for search: arguments: Additional properties are not allowed ('colour' was unexpected)",
         ),
-        ("{}", "invalid arguments for search: arguments: 'query' is a required property"),
+        ("{}", 'invalid arguments for search: arguments: "query" is a required property'),
     ],
 )
 def test_bad_arguments_are_shown_and_never_sent(arguments: str, problem: str):
@@ -129,18 +131,28 @@ def test_whatever_the_policy_writes_is_answered(arguments: str):
         ([{"name": "search"}], "expected {"),
         (
             [{"function": {"name": "search", "parameters": {"type": "objekt"}}}],
-            "the parameters of tool 'search' are not a JSON schema: .*objekt",
+            "the parameters of tool 'search' are not a JSON schema of arguments: type: .*objekt",
         ),
         (
             [{"function": {"name": "search", "parameters": {"properties": {"a": {"pattern": "("}}}}}],
             "are not a JSON schema",
         ),
-        ([{"function": {"name": "search", "parameters": {"$ref": "#"}}}], "refers to itself without end"),
+        (
+            [{"function": {"name": "search", "parameters": {"$ref": "#/$defs/Gone"}}}],
+            "are not a JSON schema of arguments: .*/\\$defs/Gone.* does not exist",
+        ),
+        (
+            [{"function": {"name": "search", "parameters": {"type": "array"}}}],
+            'type: "array", and arguments are always an object',
+        ),
         (
             [{"function": {"name": "search", "parameters": {"$ref": "https://example.org/s.json"}}}],
-            "refers to something that is not in it",
+            "example.org.*nothing is fetched",
         ),
-        ([{"function": {"name": "search", "parameters": ["query"]}}], "are not a JSON schema: .*expected an object"),
+        (
+            [{"function": {"name": "search", "parameters": ["query"]}}],
+            "are not a JSON schema of arguments: expected an object",
+        ),
     ],
 )
 def test_a_row_whose_tools_cannot_be_called(rows: Any, problem: str):
@@ -196,3 +208,63 @@ def test_without_validation_arguments_are_still_a_json_object(arguments: str):
 
 def test_another_tool_is_still_validated():
     assert one(OK, arguments='{"query": 3}', traits={"lookup": LAX})[0].is_error
+
+
+ODD = {
+    "unicode_class": {"properties": {"a": {"type": "string", "pattern": r"^[\p{L}\p{N}\s_.-]+$"}}},
+    "named_group": {"properties": {"a": {"type": "string", "pattern": r"^(?<year>\d{4})-(?<month>\d{2})$"}}},
+    "escaped_slash": {"properties": {"a": {"type": "string", "pattern": r"^https\:\/\/", "format": "uri"}}},
+    "looks_ahead": {"properties": {"a": {"type": "string", "pattern": r"^(?!Gr)"}}},
+    "draft_07": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"A": {"type": "string"}},
+        "properties": {"a": {"type": "array", "items": [{"$ref": "#/definitions/A"}], "additionalItems": False}},
+    },
+    "no_type": {"properties": {"a": {"description": "any"}}},
+    "empty": {},
+}
+FITS = {"unicode_class": "Zo\u00eb 1", "named_group": "2026-11", "escaped_slash": "https://a", "looks_ahead": "Zug"}
+FITS_NOT = {"unicode_class": "!", "named_group": "11-2026", "escaped_slash": "ftp://a", "looks_ahead": "Graz"}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_schema_that_is_right_by_its_standard_is_read_by_its_standard(name: str):
+    _, function = arguments.read_tool({"function": {"name": name, "parameters": ODD[name]}}, "here")
+
+    def prepared(value: Any) -> str:
+        return arguments.prepare(ToolCall("c", name, json.dumps({"a": value})), {name: function}, {})
+
+    assert json.loads(prepared(FITS.get(name, ["x"]))) == {"a": FITS.get(name, ["x"])}
+    if name in FITS_NOT:
+        with pytest.raises(arguments.Refused, match="does not match"):
+            prepared(FITS_NOT[name])
+
+
+def test_every_tool_that_cannot_be_used_is_named_at_once_and_the_user_may_offer_it_unchecked():
+    def tool(name: str, parameters: Any) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+    given = [tool("good", {"type": "object"}), tool("odd", {"type": "String"}), tool("list", {"type": "array"})]
+
+    async def offered(**section: Any) -> list[str]:
+        async with ToolClient(ToolEndpoint("http://127.0.0.1:1"), config.Tools(**section), given) as client:
+            return [one["function"]["name"] for one in client.schemas]
+
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(offered())
+    told = str(caught.value)
+    assert "tool 'odd'" in told
+    assert "tool 'list'" in told
+    assert told.count("validate: false") == 1
+    unchecked = {name: config.Traits.model_validate({"validate": False}) for name in ("odd", "list")}
+    assert asyncio.run(offered(traits=unchecked)) == ["good", "odd", "list"]
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", r"^(?=a)(a+)+$", r"(.*a){20}", r"^(a|aa)+\1$"])
+def test_no_pattern_of_a_schema_makes_a_text_slow(pattern: str):
+    parameters = {"properties": {"a": {"type": "string", "pattern": pattern}}}
+    _, function = arguments.read_tool({"function": {"name": "f", "parameters": parameters}}, "here")
+    began = time.monotonic()
+    with contextlib.suppress(arguments.Refused):
+        arguments.prepare(ToolCall("c", "f", json.dumps({"a": "a" * 40_000 + "!"})), {"f": function}, {})
+    assert time.monotonic() - began < 5  # exponential, or minutes, as it was

@@ -417,7 +417,7 @@ def test_a_row_s_tools_win():
     results, server = play(OK, calls=calls, context=ours, endpoints=[WEATHER])
     assert sorted(server.paths) == ["/elsewhere", "/tools/search"]
     assert [result.is_error for result in results] == [False, False, True, True]
-    assert "'q2' is not of type 'integer'" in results[2].output
+    assert '"q2" is not of type "integer"' in results[2].output
     assert results[3].output == "Error: unknown tool 'lookup'; known tools: weather, search"
     assert one(OK, calls=[IN_BERN], endpoints=[WEATHER])[0].is_error  # without a row nobody says what its arguments are
 

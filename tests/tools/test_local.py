@@ -219,7 +219,7 @@ def test_the_path_is_that_of_http(ours: Recipe):
             True,
             False,
         )
-        assert "'ten' is not of type 'integer'" in wrong.output
+        assert '"ten" is not of type "integer"' in wrong.output
     assert "spoilt" not in ITEM
 
 

@@ -110,7 +110,7 @@ def test_tools_are_listed_and_called(server: dict[str, Any]):
     assert [result.is_error for result in results] == [False, False, True, True, True]
     assert [result.output for result in results[:2]] == ["5", "trace_7 c1 0"]
     assert "no: late" in results[2].output
-    assert results[3].output == "Error: invalid arguments for add: a: 'two' is not of type 'integer'"
+    assert results[3].output == 'Error: invalid arguments for add: a: "two" is not of type "integer"'
     assert results[4].output.startswith("Error: unknown tool 'sleep'")  # listed, and not allowed
     assert children() == []
 
