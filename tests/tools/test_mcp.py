@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from aiohttp import web
 from mcp.types import CallToolResult, TextContent
 from scripted_tools import context
 
@@ -379,3 +380,41 @@ def test_two_tools_of_one_name(url: str):
         match=r"two tools are called 'add': one from tools.mcp one, one from tools.mcp two\. .* tools\.mcp\[\]\.prefix",
     ):
         asyncio.run(enter())
+
+
+def test_a_server_without_initialize_is_used_all_the_same():
+    """OpenEnv's POST /mcp knows two methods, and answers results in words of its own."""
+    tool = {"name": "add", "description": "The sum.", "inputSchema": {"type": "object"}}
+    asked: list[str] = []
+
+    async def mcp(request: web.Request) -> web.Response:
+        given = await request.json()
+        asked.append(given["method"])
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": given.get("id")}
+        if given["method"] == "tools/list":
+            reply["result"] = {"tools": [{**tool, "outputSchema": {"type": "object", "required": ["result"]}}]}
+        elif given["method"] == "tools/call":
+            content = [{"type": "text", "text": "5"}]
+            reply["result"] = {"content": content, "structured_content": {"result": 5}, "is_error": False}
+        else:
+            reply["error"] = {"code": -32601, "message": f"Method not found: {given['method']}", "data": None}
+        return web.json_response(reply)
+
+    async def run() -> list[ToolResult]:
+        app = web.Application()
+        app.router.add_post("/mcp", mcp)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+        tools = config.Tools.model_validate({"mcp": [{"name": "env", "url": address}], "retries": 0})
+        try:
+            async with ToolClient(NOWHERE, tools, []) as client:
+                return [*await client.call_all([ToolCall("c0", "add", "{}")], CONTEXT)]
+        finally:
+            await runner.cleanup()
+
+    [result] = asyncio.run(run())
+    assert (result.output, result.is_error, result.failed) == ("5", False, False)
+    assert "initialize" in asked
