@@ -23,8 +23,7 @@ Two such errors are the server's fault all the same, and only their text tells (
 
 `client_errors: policy` in tools.traits blames the policy for all of them.
 
-A server may answer `tools/list` and `tools/call` alone, as OpenEnv's /mcp does over HTTP. It keeps
-no session, so there is nothing that it could say to `initialize`: `_Stranger` says it.
+What servers say otherwise than the protocol has it is put right in rft/tools/mcp_righted.py.
 
 Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must
 enter and leave: so a connection is owned by a task that opens it, waits, and closes it (`_own`).
@@ -49,6 +48,7 @@ from rft import config
 from rft.errors import ConfigError, InfrastructureError
 from rft.process import last_words, tail
 from rft.secrets import Secrets, redact_json
+from rft.tools.mcp_righted import as_listed, righted
 from rft.types import ToolCall
 from rft.wire import headers
 from rft.wire.client import TRANSIENT, HttpClient, Limits, NoReply, RateLimiter, http_address, retry_after, retrying
@@ -68,8 +68,6 @@ _CODE = r"(?:MCP error -?\d+: )?"  # how the TypeScript package begins
 # known tools. Any other name is an argument: a tool that calls tools by name refuses it like this.
 _NAMED = r"""(unknown tool|tool not found)(:? ['"]?(NAME|invalid_tool_name)['"]?(?![\w/-]|\.\w)|[.;,!]|$)"""
 _UNKNOWN = rf"""{_CODE}({_NAMED}|tool ['"]?NAME['"]? (not found|disabled)\b)"""
-_METHOD_NOT_FOUND = -32601
-_OF_THE_BODY = ("content-length", "content-encoding", "transfer-encoding")
 SESSION_LOST = "Session terminated"  # the package's word for a session id that the server no longer knows
 
 log = logging.getLogger("rft.tools.mcp")
@@ -228,7 +226,7 @@ class Server:
                 f"{self._where}: the MCP server cannot be used: {why}. Start it, or fix its address or command."
             ) from None
         return [
-            {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+            {"name": tool.name, "description": tool.description or "", "parameters": as_listed(tool.input_schema)}
             for tool in tools
         ]
 
@@ -303,12 +301,14 @@ class Server:
         if self._server.url is None:
             command, *arguments = self._server.command or []
             process = StdioServerParameters(command=command, args=arguments, env=self._env)
-            async with Client(stdio_client(process, errlog=self._output)) as client:  # type: ignore[arg-type]
+            async with Client(righted(stdio_client(process, errlog=self._output))) as client:  # type: ignore[arg-type]
                 yield client
         else:
             async with (
                 _http_client(self) as http,
-                Client(streamable_http_client(self._server.url, http_client=http, max_sse_event_size=None)) as client,
+                Client(
+                    righted(streamable_http_client(self._server.url, http_client=http, max_sse_event_size=None))
+                ) as client,
             ):
                 yield client
 
@@ -371,8 +371,6 @@ def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
         async def aclose(self) -> None:
             await self._inner.aclose()
 
-    stranger = _Stranger()
-
     class Steady(httpx2.AsyncHTTPTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             try:
@@ -387,48 +385,9 @@ def _transport(limit: int, server: Server) -> httpx2.AsyncBaseTransport:
                 pause_s = retry_after(response.headers.get("Retry-After"))
                 met(NoReply(f"HTTP {response.status_code}", retry_after_s=pause_s))
             response.stream = Body(response.stream)
-            return await stranger.introduced(request, response)
+            return response
 
     return Steady(limits=httpx2.Limits(max_connections=None))
-
-
-class _Stranger:
-    """What is said in the place of a server that knows no `initialize`."""
-
-    def __init__(self) -> None:
-        self._is_here = False
-
-    async def introduced(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Answer `initialize` where the server does not know it. Then leave out the output schemas
-        of its tools: their results are not as the protocol has them, so the package would refuse
-        them, and what the policy reads is text."""
-        import httpx2
-
-        asked = json.loads(await request.aread() or b"null")
-        method = asked.get("method") if isinstance(asked, dict) else None
-        is_asked = method == "initialize" or (self._is_here and method == "tools/list")
-        if not is_asked or not _is_json(response):
-            return response
-        text = await response.aread()
-        try:
-            answer = json.loads(text)
-            if method == "tools/list":
-                for tool in answer["result"]["tools"]:
-                    tool.pop("outputSchema", None)
-            elif answer["error"]["code"] == _METHOD_NOT_FOUND:
-                self._is_here = True
-                version, server = asked["params"]["protocolVersion"], {"name": "without initialize", "version": "0"}
-                known = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
-                answer = {"jsonrpc": "2.0", "id": asked["id"], "result": known}
-            text = json.dumps(answer).encode()
-        except (ValueError, TypeError, KeyError, AttributeError):
-            pass  # an answer as it should be, or one of which the package says what is wrong
-        headers = {name: value for name, value in response.headers.items() if name.lower() not in _OF_THE_BODY}
-        return httpx2.Response(response.status_code, headers=headers, content=text)
-
-
-def _is_json(response: httpx2.Response) -> bool:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip() == "application/json"
 
 
 __all__ = ["McpTool", "Server"]
