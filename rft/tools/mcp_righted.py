@@ -1,0 +1,109 @@
+"""What MCP servers say otherwise than the protocol has it, put right before the package reads it.
+
+The `mcp` package validates a listing as a whole: one tool whose schema has no `type` takes all
+tools of its server away, and a result that does not fit the schema that its server declared is
+refused. What the policy reads is text, and what a schema must be, rft/tools/arguments.py says. So:
+
+    initialize     a server may know `tools/list` and `tools/call` alone, as OpenEnv's /mcp does. It
+                   keeps no session, so there is nothing that it could say: we say it
+    tools/list     a schema of arguments without `type: object` is wrapped in one that has it, and
+                   `as_listed` unwraps it. Output schemas are left out
+
+Both transports give the package a pair of streams; `righted` stands between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
+
+METHOD_NOT_FOUND = -32601
+_AS_LISTED = "as listed"
+_RIGHTED = ("initialize", "tools/list")
+
+
+@asynccontextmanager
+async def righted(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[tuple[Any, Any]]:
+    async with transport as (replies, requests):
+        asked: dict[Any, Any] = {}
+        yield _Replies(replies, asked), _Requests(requests, asked)
+
+
+class _Stream:
+    def __init__(self, inner: Any, asked: dict[Any, Any]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def __aenter__(self) -> _Stream:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._inner.__aexit__(*exc)
+
+
+class _Requests(_Stream):
+    """Remembers which requests wait for a reply that may have to be put right."""
+
+    async def send(self, item: SessionMessage) -> None:
+        if getattr(item.message, "method", None) in _RIGHTED:
+            self._asked[item.message.id] = item.message
+        await self._inner.send(item)
+
+
+class _Replies(_Stream):
+    def __aiter__(self) -> _Replies:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._read(await self._inner.__anext__())
+
+    async def receive(self) -> SessionMessage | Exception:
+        return self._read(await self._inner.receive())
+
+    def _read(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        request = None if isinstance(item, Exception) else self._asked.pop(getattr(item.message, "id", None), None)
+        if request is None or isinstance(item, Exception):
+            return item
+        if request.method == "tools/list":
+            _list(getattr(item.message, "result", None))
+        elif (error := getattr(item.message, "error", None)) is not None and error.code == METHOD_NOT_FOUND:
+            item.message = _introduction(request)
+        return item
+
+
+def _introduction(request: Any) -> Any:
+    from mcp.types import JSONRPCResponse
+
+    result = {
+        "protocolVersion": request.params["protocolVersion"],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "without initialize", "version": "0"},
+    }
+    return JSONRPCResponse(jsonrpc="2.0", id=request.id, result=result)
+
+
+def _list(result: Any) -> None:
+    """Put a listing right, as far as it is one."""
+    tools = result.get("tools") if isinstance(result, dict) else None
+    for tool in tools if isinstance(tools, list) else ():
+        if not isinstance(tool, dict):
+            continue
+        tool.pop("outputSchema", None)
+        schema = tool.get("inputSchema")
+        if not isinstance(schema, dict) or schema.get("type") != "object":
+            tool["inputSchema"] = {"type": "object", _AS_LISTED: schema}
+
+
+def as_listed(schema: dict[str, Any]) -> Any:
+    """Return a tool's schema as its server has it."""
+    return schema.get(_AS_LISTED, schema)
+
+
+__all__ = ["as_listed", "righted"]
