@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 
 LONGEST_SEQUENCE = 6
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def tools(setup: Setup) -> Finding:
@@ -69,7 +70,7 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     sizes = {name: wire.burst_size(section, own_rates.get(name)) for name in offered if name not in spared}
     wire.announce_calls(setup, client, "tools", sizes, sum(sizes.values()))
     own, demonstrated = arguments.own_calls(setup), {call for calls in arguments.demonstrated(setup) for call in calls}
-    problems: list[Finding] = []
+    problems = [*_unwritable(offered)]
     facts: dict[str, Any] = {}
     for name, size in sizes.items():
         parameters, row = offered[name]
@@ -100,6 +101,13 @@ def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any]
         for tool in client.schemas if row.tools is None else row.tools:
             found.setdefault(tool["function"]["name"], (tool["function"].get("parameters") or {}, row))
     return found
+
+
+def _unwritable(names: Iterable[str]) -> Iterator[Finding]:
+    """Find tools whose names chat endpoints refuse, and models misspell."""
+    if odd := [one_line(name) for name in names if not _NAME.fullmatch(name)]:
+        remedy = "Rename it at its server, or leave it out: tools.mcp[].tools lists those to use."
+        yield warn(f"models write names of letters, digits, _, - and ., at most 64: not {', '.join(odd)}", remedy)
 
 
 def _judge(params: config.Params, burst: _Burst) -> list[Finding]:

@@ -156,6 +156,15 @@ def test_a_tool_under_load_may_be_asked_more_gently(recipe: Path):
     assert (found.status, "tools.rate_limit" in found.remedy) == ("fail", True)
 
 
+def test_a_name_that_models_cannot_write_is_told(tmp_path: Path):
+    made = tiny_recipe.make(tmp_path)
+    text = (made / "tools.py").read_text(encoding="utf-8")
+    odd = "def wäge(key: str) -> str:\n    return key\n\n\nTOOLS = [lookup, wäge]"
+    (made / "tools.py").write_text(text.replace("TOOLS = [lookup]", odd), encoding="utf-8")
+    found = examine(settings(made), "tools")["tools"]
+    assert (found.status, "at most 64: not wäge" in found.words) == ("warn", True), found.words
+
+
 def test_an_address_is_shown_without_its_query(recipe: Path):
     with serving_at(says({}, 404)) as tools:
         endpoint = {**WEIGH, "server_url": tools["server_url"] + "/weigh?code=canary"}

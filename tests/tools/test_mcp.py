@@ -382,6 +382,36 @@ def test_two_tools_of_one_name(url: str):
         asyncio.run(enter())
 
 
+LISTING = """
+import json, sys
+LISTED = [
+    {"name": "no_type", "inputSchema": {"properties": {"query": {}}}},
+    {"name": "empty", "inputSchema": {}},
+    {"name": "pattern", "inputSchema": {"type": "object", "properties": {"a": {"pattern": r"^[\\p{L}]+$"}}}},
+    {"name": "lies", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", "required": ["b"]}},
+    {"name": "dangles", "inputSchema": {"type": "object"},
+     "outputSchema": {"type": "object", "properties": {"s": {"$ref": "#/$defs/S"}}, "required": ["s"]}},
+]
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    said = {"content": [{"type": "text", "text": "Porto"}], "structuredContent": {"s": 1}}
+    known = {"initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                            "serverInfo": {"name": "odd", "version": "1"}},
+             "tools/list": {"tools": LISTED}, "tools/call": said}
+    found = known.get(asked["method"])
+    reply = {"result": found} if found else {"error": {"code": -32601, "message": "no"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)
+"""
+
+
+def test_one_odd_schema_takes_no_other_tool_away_and_what_is_said_is_read():
+    names = ["no_type", "empty", "pattern", "lies", "dangles"]
+    results = play({"command": [sys.executable, "-c", LISTING]}, *((name, {}) for name in names))
+    assert [(result.output, result.failed) for result in results] == [("Porto", False)] * len(names)
+
+
 def test_a_server_without_initialize_is_used_all_the_same():
     """OpenEnv's POST /mcp knows two methods, and answers results in words of its own."""
     tool = {"name": "add", "description": "The sum.", "inputSchema": {"type": "object"}}
