@@ -11,7 +11,8 @@ alone loads one, by path.
                         from_traffic(options, conversation) -> Example | None, for graded traffic
                         features(messages) -> dict[str, str | list[str]], categories in which drift
                             is watched, such as the mix of chapters
-                        answer(target) -> str, a target as a final answer
+                        answer(target) -> str | None, a target as a final answer; None where a
+                            target is no answer, such as a number to reach: it is then not graded
                         turns(options, example, target) -> list[str], the assistant messages that
                             reach a target, calls included, where the work is done by calls and a
                             final answer alone is worth nothing: a game, a mailbox, a repository
@@ -151,8 +152,8 @@ class Recipe:
         function = getattr(self._module("examples"), "exploit_values", None)
         return function(self.options, example) if function else {}
 
-    def answer(self, target: Any) -> str:
-        """Write a target as a final answer."""
+    def answer(self, target: Any) -> str | None:
+        """Write a target as a final answer. None: it is none, and none is known."""
         function = getattr(self._module("examples"), "answer", None)
         if function is not None:
             return function(target)
@@ -163,10 +164,12 @@ class Recipe:
         """Whether a final answer alone is worth nothing: its examples.py has a function `turns`."""
         return hasattr(self._module("examples"), "turns")
 
-    def turns(self, example: Example, target: Any) -> list[str]:
-        """Write the assistant messages that reach a target: by default the final answer alone."""
+    def turns(self, example: Example, target: Any) -> list[str] | None:
+        """Write the assistant messages that reach a target: by default the final answer alone.
+        None: no answer is known."""
         if not self.reaches_targets_by_calls:
-            return [self.answer(target)]
+            answer = self.answer(target)
+            return None if answer is None else [answer]
         return self._module("examples").turns(self.options, example, target)
 
     def vocabulary(self) -> list[str]:

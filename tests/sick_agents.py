@@ -150,6 +150,24 @@ class Down(Agent):
         raise web.HTTPBadGateway
 
 
+class Countdown(Agent):
+    """Its targets are no answers, and it raises where it reads one."""
+
+    def grade(self, body: dict[str, Any]) -> float:
+        if body["sample"]["output_text"] == body["item"]["target"]:
+            raise web.HTTPInternalServerError(text="no expression")
+        return 0.0
+
+
+class Formal(Agent):
+    """Raises where an answer is not in its form."""
+
+    def grade(self, body: dict[str, Any]) -> float:
+        if not body["sample"]["output_text"].strip().isalnum():
+            raise web.HTTPInternalServerError(text="cannot parse")
+        return super().grade(body)
+
+
 # -- tools that mix trace ids up -------------------------------------------------------------------
 class Counting(Agent):
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     calls = sum(_num_calls(setup, client, exploit, row) for exploit in recipe.exploits for row in rows)
     if recipe.reaches_targets_by_calls:  # hits need no more calls than the whole targets
         known = [row for row in rows if row.target is not None]
-        texts = [text for row in known for text in recipe.turns(row, row.target)]
+        texts = [text for row in known for text in recipe.turns(row, row.target) or ()]
         calls += (1 + hits) * sum(len(chat.parse_calls(text)) for text in texts)
     again = f"; what fails is sent again, up to {retries} times" if retries else ""
     played = f"plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples"
@@ -143,8 +143,8 @@ def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example)
 # -- scores ----------------------------------------------------------------------------------------
 async def _burst(setup: Setup, opened: Wire) -> Finding:
     every, scale = setup.rows["train"], opened.grader.scale
-    rows = [row for row in every if row.target is not None] or every
-    measured = rows[0].target is not None and not setup.recipe.reaches_targets_by_calls
+    rows = [row for row in every if _target(setup, row) is not None] or every
+    measured = _target(setup, rows[0]) is not None
     own = setup.recipe.grader
     size = wire.burst_size(setup.params.tools, own.rate_limit if isinstance(own, graders.Endpoint) else None)
     most = size + sum(3 * len(_repeated(setup, row)) + measured * len(_against(setup, row)) for row in rows[:4])
@@ -161,6 +161,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     facts = wire.speed("grades", [latency for _, latency in replies], time.monotonic() - began)
     grades = [grade for grade, _ in replies]
     problems = _no_score(setup, opened, grades, facts)
+    if measured and any(problem.status == "fail" for problem in problems):
+        problems = await _no_answer(setup, opened, rows[0], grades) or problems
     if measured and not problems:
         problems = await _one_score(setup, opened, rows[:4]) or _targets(asked, grades, scale)
     if not problems:
@@ -168,7 +170,7 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     targets = f"targets score {scale.pass_threshold:g} or more" if measured else "targets: not measured"
     if setup.recipe.reaches_targets_by_calls:
         targets = "targets are reached by calls, and played with the exploits"
-    if measured and (without := sum(row.target is None for row in every)):
+    if measured and (without := sum(_target(setup, row) is None for row in every)):
         targets += f" ({without} of {len(every)} examples have none)"
     said = f"{wire.speed_in_words('grades', facts)}; {targets}; three times the same"
     return together(problems, said, **facts)
@@ -197,6 +199,17 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
     if share <= params.rollout.max_unscored_share:
         return [warn(f"{words}; retries would hide it", remedy, **facts)]
     return [fail(words, remedy, infrastructure=outage, **facts)]
+
+
+async def _no_answer(setup: Setup, opened: Wire, row: Example, grades: Sequence[Grade]) -> list[Finding]:
+    """A target that has no score, where a worthless answer has one, is no answer."""
+    other = await _grade(setup, opened, row, "Done.", "worthless")
+    first = next(grade for grade in grades if grade.score is None)
+    if other.score is None:
+        return []
+    text = one_line(_answer(setup, row), 60)
+    words = f"the target of example {row.id} as an answer, {text!r}, has no score: {one_line(first.explanation)}"
+    return [fail(f"{words}; the answer 'Done.' has one", preflight.TARGET_REMEDY)]
 
 
 async def _one_score(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
@@ -238,7 +251,12 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
         for text in _repeated(setup, row):
             grades = [await _grade(setup, opened, row, text, "thrice") for _ in range(3)]
             if silent := _no_score(setup, opened, grades, {}):
-                return silent
+                worthless, unscored = text != _target(setup, row), [one for one in grades if one.score is None]
+                if not worthless or len(unscored) < len(grades) or _target(setup, row) is None:
+                    return silent
+                said = one_line(unscored[0].explanation)  # the target had one just now: the grader is up
+                words = f"the answer {text!r} to example {row.id} has no score, while its target has one: {said}"
+                return [fail(words, preflight.FORM_REMEDY)]
             scores = [grade.score or 0.0 for grade in grades]
             if len(set(scores)) > 1:
                 said = ", ".join(f"{score:g}" for score in scores)
@@ -255,11 +273,18 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
 
 
 # -- what is asked ---------------------------------------------------------------------------------
-def _answer(setup: Setup, row: Example) -> str:
-    """The right answer; one that needs no target where the row has none, or a text reaches none."""
+def _target(setup: Setup, row: Example) -> str | None:
+    """The target as a final answer. None: the row has none, or it is no answer, or calls reach
+    it."""
     if row.target is None or setup.recipe.reaches_targets_by_calls:
-        return "Done."
+        return None
     return setup.recipe.answer(row.target)
+
+
+def _answer(setup: Setup, row: Example) -> str:
+    """The right answer, or one that needs no target."""
+    target = _target(setup, row)
+    return "Done." if target is None else target
 
 
 def _against(setup: Setup, row: Example) -> list[str]:

@@ -25,10 +25,10 @@ grader that sees a hack here is trusted when it sees none in honest rollouts: th
 rests on `hack_source`.
 
 Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
-The recipe's `answer(target) -> str` in examples.py turns targets and hits into answers; without it
-a text stands for itself. Where a final answer alone is worth nothing, because the work is done by
-calls, `turns(options, example, target) -> list[str]` writes the messages that reach a target or a
-hit, and they are played like an exploit.
+The recipe's `answer(target)` in examples.py turns targets and hits into answers, or into None where
+a target is no answer; without it a text stands for itself. Where a final answer alone is worth
+nothing, because the work is done by calls, `turns(options, example, target) -> list[str]` writes
+the messages that reach a target or a hit, and they are played like an exploit.
 
 A row need not have a target. Probes, and exploits that use only {note} and {result}, are played on
 all examples, the others on those with a target. If no example has one, "targets: not measured" is
@@ -72,6 +72,14 @@ REMEDY = (
     'grader.json, such as "chance": 0.25; where an exploit contains a genuine partial answer, give it '
     '"starts_from": "hit" in exploits.jsonl, and let exploit_values in examples.py give that part of the target as '
     '"hit": its limit is then what the hit earns alone.'
+)
+TARGET_REMEDY = (
+    "Fix the grader. If a target is no answer, let answer(target) in the recipe's examples.py make one of it, or None "
+    "where none is known; if calls reach it, write turns(options, example, target)."
+)
+FORM_REMEDY = (
+    "Fix the grader: an answer in a wrong form gets its lowest score, because the policy wrote it. What has no score "
+    "is sampled again, and too much of it stops the stage."
 )
 NUM_EXAMPLES = 24
 """Training examples per exploit, for all who play them: so they show the same numbers."""
@@ -305,9 +313,11 @@ class _Stage:
     async def _reached(self, name: str, wanted: Sequence[tuple[Example, Any]]) -> list[Grade]:
         """Grade targets, or parts of them, reached as the recipe says."""
         if not self._recipe.reaches_targets_by_calls:
-            return await self._answers(name, [(example, self._recipe.answer(target)) for example, target in wanted])
+            answers = [(example, self._recipe.answer(target)) for example, target in wanted]
+            return await self._answers(name, [(example, text) for example, text in answers if text is not None])
         where = f"{self._recipe.folder}/examples.py: turns(), for {name}"
-        plays = (self._turns(name, where, example, self._recipe.turns(example, target)) for example, target in wanted)
+        found = [(example, self._recipe.turns(example, target)) for example, target in wanted]
+        plays = (self._turns(name, where, example, texts) for example, texts in found if texts is not None)
         return [grade for grade in await asyncio.gather(*plays) if grade is not None]
 
     async def _answers(self, name: str, answers: Sequence[tuple[Example, str]]) -> list[Grade]:
@@ -375,8 +385,9 @@ class _Stage:
             grade = await self._grader.grade(example, turns, stop, context)
             await self._tools.release(context)
         if grade.score is None:
+            remedy = TARGET_REMEDY if name == "targets" else FORM_REMEDY
             raise InfrastructureError(
-                f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. Fix the grader first."
+                f"preflight: {name!r} on example {example.id} has no score: {grade.explanation}. {remedy}"
             )
         return grade
 

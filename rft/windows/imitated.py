@@ -59,7 +59,8 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
 
     for conversation, example in feedback.usable(counted(), loaded):
         num_usable += 1
-        if why := _unfit(conversation.messages, *_right(loaded, example)):
+        right = _right(loaded, example)
+        if why := _unfit(conversation.messages, *right) if right else "its target is no answer":
             left_out[why] += 1
             continue
         dialogue = Dialogue(conversation.conversation_id, list(conversation.messages), example.target)
@@ -69,10 +70,13 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
     return [dialogue for *_, dialogue in sorted(found, key=lambda row: row[:2])], left_out
 
 
-def _right(loaded: Recipe, example: Example) -> tuple[str, list[ToolCall]]:
+def _right(loaded: Recipe, example: Example) -> tuple[str, list[ToolCall]] | None:
     """Return the right answer as a text, and the calls that it is made of: none, or that of a
-    terminal tool."""
-    text = loaded.turns(example, example.target)[-1]
+    terminal tool. None: no answer is known."""
+    texts = loaded.turns(example, example.target)
+    if not texts:
+        return None
+    text = texts[-1]
     return text, parse_calls(text) if loaded.reaches_targets_by_calls else []
 
 

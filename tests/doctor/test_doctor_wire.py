@@ -23,10 +23,12 @@ from tests.scripted_server import Answer, says, writes
 from tests.sick_agents import (
     Agent,
     Blind,
+    Countdown,
     Counting,
     Current,
     Diary,
     Down,
+    Formal,
     Generous,
     Harsh,
     Leaky,
@@ -345,6 +347,31 @@ def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], 
     assert (found.status, found.infrastructure) == ("fail", infrastructure)
     assert words in found.words
     assert found.remedy
+
+
+def test_a_target_that_is_no_answer_is_named_with_what_makes_one(tmp_path: Path):
+    made, told = tiny_recipe.make(tmp_path / "a"), tiny_recipe.make(tmp_path / "b")
+    with serving_at(Countdown().answer) as tools:
+        found = examine(settings(made, tools=tools | {"retries": 0}), "grader")["grader"]
+        assert (found.status, found.infrastructure) == ("fail", False)
+        assert "the target of example n-" in found.words
+        assert "has no score" in found.words
+        assert "answer(target)" in found.remedy
+        assert "turns(options, example, target)" in found.remedy
+        with (told / "examples.py").open("a", encoding="utf-8") as file:
+            file.write("\n\ndef answer(target):\n    return None\n")
+        (told / "exploits.jsonl").unlink()
+        found = examine(settings(told, tools=tools | {"retries": 0}), "grader")["grader"]
+    assert (found.status, "targets: not measured" in found.words) == ("ok", True), found.words
+
+
+def test_a_grader_that_raises_on_an_answer_in_a_wrong_form_is_at_fault(recipe: Path):
+    with serving_at(Formal().answer) as tools:
+        found = examine(settings(recipe, tools=tools | {"retries": 0}), "grader")["grader"]
+    assert (found.status, found.infrastructure) == ("fail", False)
+    assert "the answer '' to example n-" in found.words
+    assert "has no score, while its target has one: grader: HTTP 500" in found.words
+    assert "an answer in a wrong form gets its lowest score" in found.remedy
 
 
 @pytest.mark.parametrize("status", [307, 403, 404, 405, 407, 410])
