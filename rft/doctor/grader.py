@@ -29,6 +29,7 @@ from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import UserError
 from rft.grading import judge, preflight
+from rft.grading.grader import FORM_REMEDY
 from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools.client import ToolClient
@@ -256,7 +257,7 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
                     return silent
                 said = one_line(unscored[0].explanation)  # the target had one just now: the grader is up
                 words = f"the answer {text!r} to example {row.id} has no score, while its target has one: {said}"
-                return [fail(words, preflight.FORM_REMEDY)]
+                return [fail(words, FORM_REMEDY)]
             scores = [grade.score or 0.0 for grade in grades]
             if len(set(scores)) > 1:
                 said = ", ".join(f"{score:g}" for score in scores)

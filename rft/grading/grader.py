@@ -34,6 +34,11 @@ from rft.scale import Scale
 from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, Turn, Unscored
 from rft.wire.client import ToolEndpoint
 
+FORM_REMEDY = (
+    "Fix the grader: an answer in a wrong form gets its lowest score, because the policy wrote it. What has no score "
+    "is sampled again, and too much of it stops the stage."
+)
+
 
 class Grader(Protocol):
     """Judges a finished rollout."""

@@ -53,7 +53,7 @@ from typing import Any
 from rft import commands, config, recipe, rows
 from rft.chat import renderer as chat
 from rft.errors import InfrastructureError, UserError
-from rft.grading.grader import Grader, grader_of
+from rft.grading.grader import FORM_REMEDY, Grader, grader_of
 from rft.recipe import Exploit, Recipe
 from rft.reports import HackSource
 from rft.scale import Scale
@@ -76,10 +76,6 @@ REMEDY = (
 TARGET_REMEDY = (
     "Fix the grader. If a target is no answer, let answer(target) in the recipe's examples.py make one of it, or None "
     "where none is known; if calls reach it, write turns(options, example, target)."
-)
-FORM_REMEDY = (
-    "Fix the grader: an answer in a wrong form gets its lowest score, because the policy wrote it. What has no score "
-    "is sampled again, and too much of it stops the stage."
 )
 NUM_EXAMPLES = 24
 """Training examples per exploit, for all who play them: so they show the same numbers."""

@@ -6,6 +6,7 @@ beside        an event loop in a thread of its own, while this one decodes
 garbage       less work for the garbage collector meanwhile
 prompting     the prompt in force, and how many turns it allows
 recovery      pause, play again, refill
+blame         is the grader down, or can it not judge what the policy wrote?
 runner        all that a stage needs to play rollouts of its examples
 pace          how far a batch of rollouts is, for those who wait
 log           the one schema of the rollout log

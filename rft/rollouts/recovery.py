@@ -2,9 +2,10 @@
 trained on never depends on an outage.
 
     a batch -> unscored share above rollout.max_unscored_share?
-        yes: the circuit breaker opens. The whole batch is set aside. After growing pauses a few of
-             its requests are tried; once those have scores, the whole batch is rolled out again,
-             from the same random streams
+        yes: the circuit breaker opens, unless the grader is up and cannot judge what the policy
+             wrote: that ends the stage at once. The whole batch is set aside. After growing pauses
+             a few of its requests are tried; once those have scores, the whole batch is rolled out
+             again, from the same random streams
         no:  each unscored rollout is rolled out again, from a stream of its own, while
              `rollout.refill` lasts
 
@@ -26,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rft import config
-from rft.errors import InfrastructureError, TooManyUnscored
+from rft.errors import InfrastructureError, TooManyUnscored, UserError
 from rft.rollouts.loop import Request
 from rft.types import Trajectory
 
@@ -40,6 +41,10 @@ TRIED, ASIDE = "tried while paused", "set aside by a pause"
 Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
 """Rolls requests out. The word goes into the trace ids, so that a tool server can tell a repetition
 from the first try."""
+
+
+Blame = Callable[[Sequence[tuple[Request, Trajectory]]], Awaitable[str]]
+"""Says why waiting is of no use; empty if it may be (rft/rollouts/blame.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,10 @@ async def play(
     limits: config.Rollout,
     say: Callable[[str], None],
     resumed: Iterable[Resumed] = (),
+    blame: Blame | None = None,
 ) -> Played:
-    """Play a batch. Raises TooManyUnscored when an outage outlasts rollout.pause_s,
-    InfrastructureError when the policy's tokens fork too often."""
+    """Play a batch. Raises TooManyUnscored when an outage outlasts rollout.pause_s, UserError when
+    it is none (`blame`), InfrastructureError when the policy's tokens fork too often."""
     missing = _Missing(play_once, resumed)
     word, number = missing.begun()
     goes_on = bool(missing.known)
@@ -84,7 +90,7 @@ async def play(
         number += 1  # what ended the stage then may be fixed now
         await _redo(missing, requests, number, "forked too often", played)
     if share_unscored(played.trajectories) > limits.max_unscored_share:
-        await _wait_out(missing, requests, limits, say, played, number)
+        await _wait_out(missing, requests, limits, say, played, number, blame)
     if trouble := _forks_too_often(played.trajectories, limits):
         raise InfrastructureError(trouble)
     await _refill(missing, requests, limits, played)
@@ -137,8 +143,11 @@ async def _wait_out(
     say: Callable[[str], None],
     played: Played,
     number: int,
+    blame: Blame | None,
 ) -> None:
     """Wait until a whole batch has scores again. `number`: of the last try."""
+    if blame and (why := await blame(list(zip(requests, played.trajectories, strict=True)))):
+        raise UserError(f"{_trouble(played.trajectories, limits)} {why}")
     deadline, pause = time.monotonic() + limits.pause_s, FIRST_PAUSE_S
     while True:
         reason = _trouble(played.trajectories, limits)

@@ -37,7 +37,7 @@ from rft.grading import budget
 from rft.grading.grader import Grader, Ungraded, grader_of
 from rft.recipe import Recipe
 from rft.reports import PromptSettings
-from rft.rollouts import determinism, recovery, serving
+from rft.rollouts import blame, determinism, recovery, serving
 from rft.rollouts import log as rollout_log
 from rft.rollouts.beside import LoopBeside
 from rft.rollouts.log import LogRow
@@ -238,9 +238,14 @@ class Workbench:
                 await holder.flush()
 
         resumed = waiting.resumed(requests) if waiting else ()
-        return self._runner.run(
-            recovery.play(play_once, requests, conditions.limits, functools.partial(progress.say, stage), resumed)
-        )
+
+        async def blamed(played: Sequence[tuple[Request, Trajectory]]) -> str:
+            found = [(request.example, trajectory) for request, trajectory in played]
+            share = conditions.limits.max_unscored_share
+            return await blame.unjudgeable(self.recipe, self._grader, self._client, self.traces, found, share)
+
+        say = functools.partial(progress.say, stage)
+        return self._runner.run(recovery.play(play_once, requests, conditions.limits, say, resumed, blamed))
 
     def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
         """Play one rollout for a person who waits: no outage is waited out, and nothing is kept.

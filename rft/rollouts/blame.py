@@ -1,0 +1,62 @@
+"""Tells a grader that cannot judge what the policy wrote from one that is down.
+
+Both look alike: grades without a score, often HTTP 500. An outage is waited out. A grader that
+raises on an answer in a wrong form raises again however long one waits, so when a batch would
+pause, it is asked twice more: for the grade of another answer (the target, or a worthless one), and
+again for that of a rollout which has none. If the first has a score and the second fails in the
+same words, waiting is of no use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rft.grading.grader import FORM_REMEDY, Grader
+from rft.recipe import Recipe
+from rft.tools.client import ToolClient
+from rft.types import INFRASTRUCTURE, Example, Grade, RolloutContext, StopReason, Trajectory, Turn
+from rft.wire.contract import clip
+from rft.wire.trace import Traces
+
+WORTHLESS = ("Done.", "")
+
+
+async def unjudgeable(
+    recipe: Recipe,
+    grader: Grader,
+    client: ToolClient,
+    traces: Traces,
+    played: Sequence[tuple[Example, Trajectory]],
+    max_share: float,
+) -> str:
+    """Say why waiting is of no use; empty: it may be, or too few rollouts lack a score by the
+    grader's doing."""
+    silent = [(example, one) for example, one in played if one.reward is None and one.stop_reason not in INFRASTRUCTURE]
+    if len(silent) <= max_share * len(played):
+        return ""
+    example, one = silent[-1]
+
+    async def graded(turns: Sequence[Turn], stop: StopReason, word: str) -> Grade:
+        context = RolloutContext(traces.of(f"blame {word}", 0), example)
+        try:
+            return await grader.grade(example, turns, stop, context)
+        finally:
+            await client.release(context)
+
+    target = recipe.turns(example, example.target) if example.target is not None else None
+    for text in (*(target or [])[-1:], *WORTHLESS):
+        if (await graded([Turn(text)], StopReason.completed, f"answer {text}")).score is not None:
+            break
+    else:
+        return ""
+    again = await graded(one.turns, one.stop_reason, f"again {one.rollout_id}")
+    if again.score is not None or again.explanation != one.grade.explanation:
+        return ""
+    said = clip((one.turns[-1].text if one.turns else "").encode())
+    return (
+        f"The grader answers, and has no score for what the policy wrote, such as {said!r} (example {example.id}, "
+        f"rollout {one.rollout_id}). {FORM_REMEDY}"
+    )
+
+
+__all__ = ["unjudgeable"]
