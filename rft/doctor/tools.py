@@ -27,6 +27,8 @@ from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 
 LONGEST_SEQUENCE = 6
+LETTERS = 6
+"""Of a token, at most, on average over a text."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -136,12 +138,24 @@ def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
         if burst.is_own:
             whose, remedy = "the recipe's own arguments", "Fix the tool or the recipe's call."
         problems.append(warn(f"{name} is alive, but refuses {whose}: {one_line(refused[0].output)}", remedy))
+    longest, room = max(len(result.output) for result in results), _room(params)
+    if room is not None and longest > LETTERS * room:
+        words = f"{name}: a reply of {longest} characters does not fit into a context of {room} tokens"
+        remedy = "Let the tool return less, or raise rollout.max_tokens: the policy is told so, and never sees it."
+        problems.append(warn(words, remedy))
     slow = stats.percentile([result.latency_s for result in results], 0.95) * rollout.max_tool_calls
     if slow > rollout.deadline_s and not failed:
         words = f"{name}: {rollout.max_tool_calls} calls at its P95 take {slow:.0f} s"
         remedy = "Raise rollout.deadline_s, lower rollout.max_tool_calls, or make the tool faster."
         problems.append(warn(f"{words}, longer than rollout.deadline_s = {rollout.deadline_s:g} s", remedy))
     return problems
+
+
+def _room(params: config.Params) -> int | None:
+    """Tokens of a context, as far as the settings tell."""
+    is_embedded = params.policy.model is None and params.policy.server is None
+    own = params.policy.architecture.max_positions if is_embedded else None
+    return params.rollout.max_tokens or own
 
 
 def _remedy(params: config.Params, failed: Sequence[ToolResult], address: str) -> str:

@@ -16,7 +16,8 @@ Limits are checked in this order, and the first that applies is the stop reason:
   7. a terminal tool took a call                completed       graded; its arguments answer
   8. a tool failed after its retries            tool_error      never scored
   9. the last turn's results are in             max_turns       graded
- 10. the results do not fit into the context    max_tokens      graded
+ 10. the results do not fit into the context,   max_tokens      graded
+     nor does the news that they are too long
 An unreadable call alone does not end a rollout: its result tells the policy what is wrong with it,
 up to rollout.max_unreadable_calls. One more is a parse_error.
 
@@ -70,6 +71,8 @@ from rft.types import (
     Unscored,
 )
 from rft.wire.trace import Traces, rollout_id
+
+NO_ROOM = "Error: the reply is longer than what is left of the context. Ask for less."
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +273,24 @@ def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResu
         live.end(StopReason.tool_error, failed[0])
     elif last:
         live.end(StopReason.max_turns)
-    elif (added := live.dialogue.append(calls, results)) is None:
+    elif (added := _append(live, calls, results)) is None:
         live.end(StopReason.max_tokens)
     else:
         return added
     return ()
+
+
+def _append(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
+    """Append the results. Where they do not fit into what is left of the context, the policy is
+    told so in the place of the longest, and goes on: it did not choose a reply's size."""
+    told = list(results)
+    while (added := live.dialogue.append(calls, [*told])) is None:
+        longest = max(range(len(told)), key=lambda n: len(told[n].output), default=None)
+        if longest is None or len(told[longest].output) <= len(NO_ROOM):
+            return None
+        told[longest] = replace(told[longest], output=NO_ROOM, is_error=True)
+    live.turns[-1] = replace(live.turns[-1], results=tuple(told))
+    return added
 
 
 def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, left_s: float) -> None:

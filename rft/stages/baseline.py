@@ -11,6 +11,7 @@ shares of the grader's range. If the numbers point to a misconfiguration
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,12 @@ from rft import config, progress, recipe, reports, shelves
 from rft.models import weights
 from rft.rollouts import evaluate, suspicion
 from rft.rollouts import log as rollout_log
+from rft.rollouts.log import LogRow
+from rft.rollouts.loop import NO_ROOM
 from rft.rollouts.prompting import champion_prompt
 from rft.rollouts.runner import Plan, workbench
 from rft.rollouts.store import RolloutStore
+from rft.rollouts.transcript import dialogue
 from rft.sampling import policies
 from rft.scale import of_range, share
 
@@ -55,9 +59,20 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
         reason = f"{reason}. {_remedy(params.policy, ours)}"
     if suspect := suspicion.find(sampled, scale, readiness == "ready"):
         readiness, reason = "suspect", suspect
+    reason += _too_long(sampled)
     report = reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best)
     reports.write(report, shelf / "report.json")
     progress.say("baseline", f"{readiness}: {reason}")
+
+
+def _too_long(sampled: Sequence[LogRow]) -> str:
+    """Say how often what a tool returned had no room; empty if it always had."""
+    told = [dialogue(row).turns for row in sampled if row.num_tool_errors]
+    count = sum(any(result["content"] == NO_ROOM for turn in turns for result in turn.results) for turns in told)
+    if not count:
+        return ""
+    found = f"In {count} of {len(sampled)} rollouts a tool's reply was longer than what was left of the context"
+    return f". {found}, and the policy was told so: raise rollout.max_tokens, or let the tool return less"
 
 
 def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Readiness, str]:

@@ -158,6 +158,17 @@ def test_a_tool_under_load_may_be_asked_more_gently(recipe: Path):
     assert (found.status, "tools.rate_limit" in found.remedy) == ("fail", True)
 
 
+def test_a_reply_that_no_context_can_hold_is_told(recipe: Path):
+    class Talkative(Agent):
+        def tool(self, body: dict[str, Any]) -> str:
+            return "word " * 2000
+
+    with serving_at(Talkative().answer) as tools:
+        found = examine(settings(recipe, tools=tools, rollout={"max_tokens": 512}), "tools")["tools"]
+    assert found.status == "warn"
+    assert "lookup: a reply of 10000 characters does not fit into a context of 512 tokens" in found.words
+
+
 def test_a_name_that_models_cannot_write_is_told(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     text = (made / "tools.py").read_text(encoding="utf-8")

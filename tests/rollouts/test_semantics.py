@@ -18,7 +18,7 @@ changed and why. If it is not, fix the code.
      9  A turn with more calls than are left ends the rollout: max_tool_calls. None is sent. Graded.
     10  The last turn's calls are made, then the rollout ends: max_turns. Graded without an answer.
     11  A turn that the token limit cuts ends the rollout: max_tokens. Graded as it stands.
-    12  Results that do not fit into the context end the rollout: max_tokens. None is kept. Graded.
+    12  Results that do not fit into the context give way to the news of it, the longest first.
     13  A turn that spends its deadline on its own sampling: timeout. Its tokens are kept. Graded.
     14  A policy that gives no turn leaves the rollout unscored, whatever was said before.
     15  A deadline spent waiting for a tool leaves the rollout unscored. The call is on record.
