@@ -17,7 +17,11 @@ contain its own number: whoever writes it down has changed the text.
 
 Passages are searched as a model reads them: letters of other alphabets count as the Latin ones that
 they look like, letters without their accents, `i g n o r e` as a word, and `\u0069` in JSON as the
-letter. The judge is shown the text itself.
+letter, and a run of blanks as one. The judge is shown the text itself.
+
+Whoever writes what is read here may want to hold the reader up, so it takes time in proportion to
+the text's length. Two things would not: patterns with a blank in them, on a run of blanks (5,000
+took 11 s), and Python's normal form of a letter with thousands of accents.
 
 Every such passage is listed as evidence with the grade. It changes no score by itself: whether an
 attempt costs something is decided elsewhere, and an honest answer may quote such words, too.
@@ -39,6 +43,8 @@ RULE = (
 WITHHELD, NO_ANSWER = "[withheld]", "[no answer]"
 MOST_EVIDENCE = 8
 LONGEST_QUOTE = 80
+MOST_ACCENTS = 30
+"""On one letter: Unicode's Stream-Safe Text Format (UAX 15) allows as many."""
 
 _JUDGE = r"(?:grader|judge|evaluator|examiner|assessor|scorer|reviewer)s?"
 _MARK = r"(?:scores?|grades?|marks?|ratings?|rewards?|points?|verdicts?|labels?|results?|credits?)"
@@ -183,6 +189,7 @@ _AS_DIGITS = str.maketrans("013457", "oieast")
 _MIXED = re.compile(r"\b(?=\w*[a-zA-Z]\w*[a-zA-Z])(?=\w*[013457])\w+\b")
 """A word with digits in place of letters."""
 _SPACED = re.compile(r"\b[a-zA-Z](?:[ .-][a-zA-Z]){4,}\b")
+_BLANKS = re.compile(r"\s{2,}")
 _IN_JSON = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
@@ -207,9 +214,23 @@ def neutralize(text: str) -> Neutral:
 
 def _visible(text: str) -> tuple[str, int]:
     """Return the text in normal form, and how many characters that nobody sees were in it."""
-    normal = unicodedata.normalize("NFKC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    few = _few_accents(text)
+    normal = unicodedata.normalize("NFKC", few)
     kept = [letter for letter in normal if letter in _KEPT_CONTROLS or not _is_hidden(letter)]
-    return "".join(kept), len(normal) - len(kept)
+    return "".join(kept), len(text) - len(few) + len(normal) - len(kept)
+
+
+def _few_accents(text: str) -> str:
+    """Keep as many accents on a letter as any language writes."""
+    if text.isascii():
+        return text
+    kept, num_accents = list[str](), 0
+    for letter in text:
+        num_accents = num_accents + 1 if unicodedata.combining(letter) else 0
+        if num_accents <= MOST_ACCENTS:
+            kept.append(letter)
+    return "".join(kept)
 
 
 def _is_hidden(letter: str) -> bool:
@@ -236,6 +257,7 @@ class _Reading:
             place = end
         joined = "".join(letter for letter, _, _ in letters)
         skipped = {place for spaced in _SPACED.finditer(joined) for place in range(spaced.start() + 1, spaced.end(), 2)}
+        skipped |= {place for run in _BLANKS.finditer(joined) for place in _all_but_one(run)}
         kept = [found for place, found in enumerate(letters) if place not in skipped]
         plain = "".join(letter for letter, _, _ in kept)
         plain = _MIXED.sub(lambda word: word[0].translate(_AS_DIGITS), plain)
@@ -247,6 +269,13 @@ class _Reading:
             return 0, 0
         following = self.starts[hit.end()] if hit.end() < len(self.starts) else None
         return self.starts[hit.start()], self.ends[hit.end() - 1] if following is None else following
+
+
+def _all_but_one(run: re.Match[str]) -> range | list[int]:
+    """List what is skipped of a run of blanks: all but the first, and the last end of a line."""
+    line = run[0].rfind("\n")
+    rest = range(run.start() + 1, run.end())
+    return rest if line <= 0 else [place for place in rest if place != run.start() + line]
 
 
 def _read(letter: str) -> str:
