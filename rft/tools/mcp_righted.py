@@ -53,7 +53,7 @@ class _Requests(_Stream):
 
     async def send(self, item: SessionMessage) -> None:
         if getattr(item.message, "method", None) in _RIGHTED:
-            self._asked[item.message.id] = item.message
+            self._asked[getattr(item.message, "id", None)] = item.message
         await self._inner.send(item)
 
 
