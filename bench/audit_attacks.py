@@ -122,6 +122,7 @@ _IN_REVISION = (
     "data/environment.json",
     "data/champion/champion.json",
     "data/champion/weights.dvc",
+    "data/registration/opening.json",
     "data/registration/registration.json",
     "recipes/tiny/grader.json",
     "recipes/tiny/tools.py",

@@ -343,9 +343,10 @@ def _lose_list(clone: Clone) -> None:
 
 
 def _lie(clone: Clone) -> None:
+    from tasks.ledger.spending import Past
     from tasks.promotion import counting
 
-    counting.count = _once(counting.count, lambda *_: 1)
+    counting.past = _once(counting.past, lambda *_: Past(1, 0.0, None, ()))
 
 
 def _lie_about_list(clone: Clone) -> None:

@@ -1,12 +1,13 @@
 """`python -m rft STAGE`: run one pure stage on the files in this folder, as dvc.yaml does.
 
-Four things happen first:
+Five things happen first:
 
 - From here on, all that the process prints and logs is cleared of secrets (`rft.secrets`).
 - The process asks the kernel to kill it when its parent dies (`rft.process`). Otherwise a killed
   driver would leave an orphan that writes into a later run.
 - It checks that Python imported the engine of this folder. A run has its own worktree, and must
   never execute another one's code.
+- Stage `challenger` opens the test examples only for a look that is registered in the ledger.
 - It reads params.yaml. A wrong key, or a margin that the gate could never find met
   (rft/grading/margins.py, rft/gate/pool.py), ends the stage before any compute is spent.
 
@@ -67,6 +68,8 @@ def _run(stage: str, params: str) -> None:
         margins.check(settings, num_test=made.counts["test"] if made else None)
         if made:
             pool.check(settings, made.slices["test"])
+        if stage == "challenger":
+            _assert_registered()
         importlib.import_module(f"rft.stages.{stage}").run(settings)
     except (OSError, RuntimeError) as error:
         if not _is_full_disk(error):
@@ -84,6 +87,20 @@ def _examples(stage: str) -> ExamplesReport | None:
     if stage not in STAGES[STAGES.index("baseline") :] or not shelves.path(reports.ExamplesReport).exists():
         return None
     return shelves.read(reports.ExamplesReport)
+
+
+def _assert_registered() -> None:
+    """Raise UserError where no look at these test examples is registered: whoever looks by hand,
+    again and again, finds a challenger that seems better."""
+    from rft import commands, reports, shelves
+
+    opening, examples = shelves.read(reports.Opening), shelves.examples_file("test")
+    if not opening.look or opening.test_sha256 != files.sha256(examples):
+        which = "no look at them" if not opening.look else "a look at other ones"
+        raise UserError(
+            f"{shelves.path(reports.Opening)}: the test examples stay closed, because {which} is registered in the "
+            f"ledger. A run registers its look, then opens them; the same again is free: {commands.command('run')}"
+        )
 
 
 def _is_full_disk(error: OSError | RuntimeError) -> bool:

@@ -98,6 +98,7 @@ NEEDS = {
             *leaves("prompt", "prompt.json"),
             *leaves("train", "report.json", "weights"),
             *leaves("examples", "keys.json", "test.jsonl", "validation.jsonl"),
+            *leaves("registration", "opening.json"),
         ),
     ),
     "gate": Needs(

@@ -42,6 +42,7 @@ REPORTS: dict[type[reports.Report], Path] = {
     reports.TrainReport: DATA / "train/report.json",
     reports.ChallengerReport: DATA / "challenger/report.json",
     reports.Shown: DATA / "challenger/shown.json",
+    reports.Opening: DATA / "registration/opening.json",
     reports.Registration: DATA / "registration/registration.json",
     reports.Decision: DATA / "gate/decision.json",
     reports.PromotionRequest: DATA / "gate/request.json",

@@ -84,6 +84,7 @@ COPIED = (
     "data/README.md",
     "data/champion/champion.json",
     "data/model/model.json",
+    "data/registration/opening.json",
     "data/registration/registration.json",
     "mlruns/README.md",
 )

@@ -8,6 +8,7 @@ them, and `State` takes in what may stand: milliseconds per act, so that hypothe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ from random import Random
 from typing import Any
 
 from rft import files
-from tasks.ledger import book, chain, keys, objects, remote, statement, verify
+from rft.errors import UserError
+from tasks.ledger import book, chain, keys, objects, remote, spending, statement, verify
 from tasks.ledger.authorise import Proposal, Refused, authorise, standing
 from tasks.ledger.entry import (
     Act,
@@ -52,7 +54,7 @@ from tasks.ledger.policy import (
     SetRules,
     SetThresholds,
 )
-from tasks.ledger.state import Look, State, Voice, what_of
+from tasks.ledger.state import Look, State, Voice
 from tasks.ledger.statement import Content, Statement
 from tasks.runs.clone import Clone
 from tasks.runs.git import git
@@ -121,12 +123,12 @@ def look_at(state: State, model: str, *contents: Content, **other: Any) -> Regis
     made |= {"grader_sha256": HASHES[3], "measured_sha256": HASHES[3]}
     made |= {"examples": Kept(sha256=listed, md5="0" * 32, size=65), "look": 1}
     act = Registration.model_validate(made | other)
+    past = spending.past(act, [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256])
+    with contextlib.suppress(UserError):  # nothing is left of alpha
+        act = act.model_copy(update={"level": spending.level(act, past)} if "level" not in other else {})
     if "look" in other:
         return act
-    known = [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256]
-    same = [look.act.look for look in known if look.what == what_of(act)]
-    look = min(same) if same else 1 + max((look.act.look for look in known), default=0)
-    return act.model_copy(update={"look": look})
+    return act.model_copy(update={"look": past.look})
 
 
 def look_of(state: State, model: str, content: Content) -> int:

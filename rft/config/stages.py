@@ -457,8 +457,8 @@ class Gate(Section):
     """The probability that candidates which gain no more than min_gain are promoted at one test
     set, over all its looks together."""
     looks: int = Field(ge=1, examples=[5])
-    """Looks at one test set that alpha pays for: each costs alpha / looks, which a run's two
-    candidates share. With more of them, each needs more examples."""
+    """Looks at one test set that alpha pays for: each gets its share of what earlier ones left of
+    alpha, which a run's two candidates share. With more of them, each needs more examples."""
     min_gain: float
     """The paired gain in mean reward must exceed this share of the range with its whole
     interval."""

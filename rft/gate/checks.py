@@ -14,10 +14,12 @@ Timings = dict[str, Any]
 """A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
 
 
-def of_arms(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm) -> Iterator[Check]:
-    """Compare a candidate with the champion: the question first, then the guards."""
+def of_arms(
+    gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm, level: float
+) -> Iterator[Check]:
+    """Compare a candidate with the champion: the question first, at its level, then the guards."""
     paired = evidence.paired(gate)
-    yield _question(gate, new, old)
+    yield _question(gate, new, old, level)
     greedy = evidence.compare(evidence.scores(new), evidence.scores(old), paired)
     yield on_interval("greedy score", "non_inferiority", greedy, -gate.max_greedy_loss, evidence.unit("score", new))
     quantiles = evidence.seeded(gate, stats.quantile_difference)
@@ -27,10 +29,9 @@ def of_arms(gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, o
     yield from slices.vetoes(gate, new, old)
 
 
-def _question(gate: config.Gate, new: Arm, old: Arm) -> Check:
-    """Ask for the gain at the level that one look pays for."""
-    level = levels.question(gate)
-    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(gate))
+def _question(gate: config.Gate, new: Arm, old: Arm, level: float) -> Check:
+    """Ask for the gain at the level that this look has."""
+    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(gate, level))
     detail = f"{evidence.size(new)}{evidence.unserved(new)}; {wording.price(gate.alpha, gate.looks, level)}"
     unit = evidence.unit("reward", new)
     return on_interval("mean reward", "superiority", gain, gate.min_gain, unit, detail, level=level)

@@ -15,8 +15,8 @@ grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no v
 
 Which candidate is judged? Weights cost more than words, so a challenger that does not beat the new
 prompt alone is set aside and the new prompt is judged in its place. Two candidates are looked at,
-so each has half of the look's price: alpha / looks / 2, one-sided (levels.py). Noise is promoted in
-at most alpha of all histories of that many looks (`make figure NAME=gate_null`).
+so each has half of the look's share of alpha (terms.py). Noise is promoted in at most alpha of all
+histories (`make figure NAME=gate_null`, and `looks_history` for owners who change the terms).
 
 Thresholds on rewards and scores are shares of the grader's range, and so are the values compared
 with them. For a range other than 0 to 1 the words say so.
@@ -36,7 +36,7 @@ from typing import Literal
 
 from rft import commands, config, files, reports, shelves
 from rft.errors import UserError
-from rft.gate import checks, costs, evidence, more
+from rft.gate import checks, costs, evidence, levels, more
 from rft.gate.checks import Timings
 from rft.reports import Arm, Check, Decision, wording
 from rft.scale import from_to
@@ -50,8 +50,10 @@ def decide(
     train: reports.TrainReport,
     challenger: reports.ChallengerReport,
     timings: Timings,
+    registered: float | None = None,
 ) -> Decision:
-    """Judge one candidate against the champion.
+    """Judge one candidate against the champion. `registered`: the level of the look, as the ledger
+    has it.
 
     Raises UserError when an arm that must be judged is missing from the challenger report, or arms
     were graded on different ranges.
@@ -80,7 +82,9 @@ def decide(
         return rejected(f"nothing new to judge, the champion stays: {train.reason}; {prompt.reason}")
     arm = _arm(arms, candidate)
     champion = _arm(arms, "champion")
-    found = [*checks.of_arms(gate, challenger, arm, champion), *costs.of_arms(gate, arm, champion), *state, *rung]
+    level = levels.question(gate, registered)
+    asked = checks.of_arms(gate, challenger, arm, champion, level)
+    found = [*asked, *costs.of_arms(gate, arm, champion), *state, *rung]
     if gate.latency_decides:
         found.append(checks.latency(gate, timings, candidate))
     failed = any(check.decides and check.passed is False for check in found)

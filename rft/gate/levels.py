@@ -2,8 +2,8 @@
 
 A frozen test set can be looked at again with the next candidate, and the one after. Each look that
 may promote noise in 2.5 % makes that one in five after ten. So `gate.alpha` is the chance for a
-whole history of `gate.looks` looks; each pays alpha / looks, and a look is at two candidates (the
-new prompt, and the trained weights with it), each with half of that price.
+whole history of `gate.looks` looks. Each gets its share of what is left of alpha (terms.py), and a
+look is at two candidates (the new prompt, and the trained weights with it), each with half of that.
 
 Only the question is priced, whether the mean reward rose: every promotion must pass it. The guards,
 the slices and the hack rate keep a one-sided level of 2.5 % at every look, because a promotion must
@@ -23,23 +23,22 @@ from collections.abc import Callable
 from functools import partial
 
 from rft import config, stats
-from rft.gate import evidence
+from rft.gate import evidence, terms
 from rft.reports import Metric
 
-CANDIDATES = 2
 GUARD = 0.025
 """One-sided, of everything but the question."""
 _BOOTSTRAP_FROM = 0.01
 
 
-def question(gate: config.Gate) -> float:
-    """Return the one-sided level of the question, for one candidate in one look."""
-    return gate.alpha / gate.looks / CANDIDATES
+def question(gate: config.Gate, registered: float | None = None) -> float:
+    """Return the one-sided level of the question, for one candidate in one look: that of the
+    registration, or what the first look of a history gets."""
+    return terms.level(gate.alpha, gate.looks, 1, 0.0) if registered is None else registered
 
 
-def interval(gate: config.Gate) -> Callable[..., Metric]:
+def interval(gate: config.Gate, level: float) -> Callable[..., Metric]:
     """Choose the interval of the mean reward at that level."""
-    level = question(gate)
     confidence = 1 - 2 * level
     if level < _BOOTSTRAP_FROM:
         return partial(stats.t_gain, confidence=confidence)

@@ -38,7 +38,7 @@ from rft.reports.gate import Check, Decision, PromotionRequest
 from rft.reports.model import Model, ModelFile, ModelKind
 from rft.reports.policy import PolicyReport
 from rft.reports.prompt import Candidate, PromptReport, PromptSettings
-from rft.reports.registration import Registration
+from rft.reports.registration import NOTHING_NEW, Opening, Registration
 from rft.reports.shown import Shown
 from rft.reports.traffic import (
     Conversation,
@@ -56,10 +56,10 @@ from rft.reports.train import Fall, TrainReport
 from rft.types import Metric
 
 __all__ = [
-    "SCHEMA", "Against", "Arm", "Bar", "BaselineReport", "Candidate", "Carrier", "ChallengerReport", "Champion",
-    "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Fall", "Feature",
-    "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "Model", "ModelFile", "ModelKind",
-    "NearDuplicates", "NearPair", "Part", "PolicyReport", "Profile", "PromotionRequest", "PromptReport",
+    "NOTHING_NEW", "SCHEMA", "Against", "Arm", "Bar", "BaselineReport", "Candidate", "Carrier", "ChallengerReport",
+    "Champion", "Check", "Contract", "Conversation", "Decision", "DriftReport", "Evaluation", "ExamplesReport", "Fall",
+    "Feature", "FeatureDrift", "FeatureGroup", "HackSource", "Manifest", "Metric", "Model", "ModelFile", "ModelKind",
+    "NearDuplicates", "NearPair", "Opening", "Part", "PolicyReport", "Profile", "PromotionRequest", "PromptReport",
     "PromptSettings", "Registration", "Report", "Row", "Shown", "Source", "Statistic", "TrafficReport", "TrainReport",
     "Unread", "parse", "parse_line", "read", "read_jsonl", "write", "write_json", "write_jsonl", "write_lines",
 ]  # fmt: skip

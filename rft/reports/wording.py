@@ -7,6 +7,7 @@ from the checks alone, so that an old decision can be shown without its run.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from rft.reports.gate import OF_RANGE, Check
@@ -19,7 +20,10 @@ ABSTENTIONS = "abstentions"
 
 def price(alpha: float, looks: int, level: float) -> str:
     """Say what a look costs: `one-sided 0.5 %: alpha 5 % pays for 5 looks at this test set, of two
-    candidates each`."""
+    candidates each`; or that its level is another, because the terms changed on the way."""
+    if not math.isclose(level, alpha / looks / 2, rel_tol=1e-6):
+        left = f"a share of what earlier looks at this test set left of alpha {percent(alpha)}"
+        return f"one-sided {percent(level)}: {left}, for each of two candidates"
     paid = f"{counted(looks, 'look')} at this test set, of two candidates{' each' if looks > 1 else ''}"
     return f"one-sided {percent(level)}: alpha {percent(alpha)} pays for {paid}"
 

@@ -28,7 +28,7 @@ def run(params: config.Params) -> None:
     challenger = shelves.read(reports.ChallengerReport)
     timings = _timings(shelves.timing("challenger"))
     registration = shelves.read(reports.Registration)
-    decision = decide(params.gate, drift, baseline, prompt, train, challenger, timings)
+    decision = decide(params.gate, drift, baseline, prompt, train, challenger, timings, registration.level)
     apart = latency(params.gate, timings, decision.candidate)
     for done, check in enumerate(decision.checks, 1):
         print(f"[gate] {done}/{len(decision.checks)} {wording.in_words(check)}", flush=True)

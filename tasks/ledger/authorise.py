@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from rft import commands
 from rft.errors import UserError
-from tasks.ledger import keys, policy
+from tasks.ledger import keys, policy, spending
 from tasks.ledger.entry import (
     Act,
     Approval,
@@ -38,12 +38,10 @@ from tasks.ledger.entry import (
     Rollback,
 )
 from tasks.ledger.policy import Enrol, EnrolMachine, Role, SetThresholds
+from tasks.ledger.spending import FRESH
 from tasks.ledger.standing import DECIDES, counting, end, is_own, overriding, standing
-from tasks.ledger.state import BEGINNING, State, Voice, Waiting, what_of
+from tasks.ledger.state import BEGINNING, State, Voice, Waiting
 from tasks.ledger.statement import SKEW_S, Statement, later
-
-FRESH = "Take fresh test examples (another examples.seed or block, none of them used before)."
-"""What to do where a test set is retired."""
 
 
 class Refused(UserError):
@@ -202,11 +200,18 @@ def _registration(state: State, proposal: Proposal, act: Registration) -> None:
     again = state.registered(act)
     _need(again is None, f"entry {again.number if again else 0} registered this very look")
     known = [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256]
-    same = [look.act.look for look in known if look.what == what_of(act)]
-    least = min(same) if same else 1 + max((look.act.look for look in known), default=0)
+    past = spending.past(act, known)
     at, looks = f"test set {act.test_sha256[:12]}", policy.looks_of(act.settings)
-    _need(act.look >= least, f"it says that it is look {act.look} at {at}, and it is look {least}")
+    _need(act.look >= past.look, f"it says that it is look {act.look} at {at}, and it is look {past.look}")
     _need(act.look <= looks, f"its thresholds allow {looks} looks at one test set, and it would be look {act.look}")
+    if act.level is None:  # by an earlier version, whose chains stay valid; nobody can ask for its promotion now
+        since = next((look.number for look in state.looks.values() if look.act.level is not None), None)
+        _need(since is None, f"it does not say what it spends of alpha, as looks do since entry {since}")
+        return
+    try:
+        spending.assert_paid(act, past)
+    except UserError as error:
+        raise Refused(str(error)) from None
 
 
 def assert_not_retired(state: State, act: Registration) -> None:

@@ -8,6 +8,7 @@ model names it.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -68,8 +69,16 @@ class Registration(Report):
     """The thresholds of this run. For a model without any, they are its thresholds from now on."""
     look: int = Field(ge=1)
     """At the examples of this test set: the first, the second, ..."""
+    level: float | None = Field(default=None, gt=0, lt=0.5, exclude_if=lambda level: level is None)
+    """The one-sided level at which the gate asks for each candidate: this look's share of what
+    earlier looks left of alpha. None: by an earlier version, which spent alpha / looks."""
     examples: Kept
     """One line per test example, by which later looks at it are counted."""
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """Section `gate` of its settings. Before there was alpha, it was 5 % for one look."""
+        return {"alpha": 0.05} | json.loads(self.settings)["gate"]
 
 
 class Opened(Report):

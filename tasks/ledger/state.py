@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rft.gate import terms
 from tasks.ledger.doubt import Doubt, Grounds
 from tasks.ledger.entry import (
     Approval,
@@ -94,6 +95,12 @@ class Look:
     def what(self) -> tuple[object, ...]:
         """The same again is the same look, and free."""
         return what_of(self.act)
+
+    @property
+    def price(self) -> float:
+        """What it spends of alpha, both candidates together."""
+        gate = self.act.gate
+        return gate["alpha"] / gate["looks"] if self.act.level is None else terms.CANDIDATES * self.act.level
 
 
 def what_of(act: Registration) -> tuple[object, ...]:
@@ -213,8 +220,9 @@ class State:
         return None if now == BEGINNING else self.promotions[now].before
 
     def registered(self, act: Registration) -> Look | None:
-        """The registration that says the same but for its run."""
-        same = (look for look in self.looks.values() if look.what == what_of(act))
+        """The registration that says the same but for its run and its place. One of an earlier
+        version does not say what it may spend."""
+        same = (look for look in self.looks.values() if look.what == what_of(act) and look.act.level is not None)
         return next((look for look in same if _terms(look.act) == _terms(act)), None)
 
     def opening_of(self, test_sha256: str) -> int:

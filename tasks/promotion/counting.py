@@ -1,10 +1,11 @@
-"""Which look at its examples a registration is: counted by example, in every clone.
+"""Which look at its examples a registration is, and what it may spend of alpha: counted by example,
+in every clone.
 
-A test set inherits the highest count among its examples, so one example more, one less or another
-order makes no fresh set. What an example is was said by the leakage check: its input text, whatever
-its case, its spaces, its id or its target. A list of keyed hashes, one per example, lies in DVC,
-and the registration holds the list's hash. A list that cannot be fetched is an error, never a count
-of zero.
+A test set inherits the highest count and the most that was spent among its examples, so one example
+more, one less or another order makes no fresh set. What an example is was said by the leakage
+check: its input text, whatever its case, its spaces, its id or its target. A list of keyed hashes,
+one per example, lies in DVC, and the registration holds the list's hash. A list that cannot be
+fetched is an error, never a count of zero.
 
 The clone that registers counts, and it might lie: the ledger cannot see lists. So whoever asks for
 a promotion or approves one counts again (`assert_counted`).
@@ -19,9 +20,10 @@ import json
 from rft import commands, shelves
 from rft.errors import UserError
 from rft.windows.words import user_text
-from tasks.ledger import authorise, remote
+from tasks.ledger import authorise, remote, spending
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Kept, Registration
+from tasks.ledger.spending import Past
 from tasks.ledger.state import Look, State, what_of
 from tasks.runs import artifacts, transfer
 from tasks.runs.artifacts import Out, Revision
@@ -75,21 +77,33 @@ def out(listed: Kept) -> Out:
     return Out("examples.txt", listed.md5, listed.size, None)
 
 
-def count(clone: Clone, state: State, wanted: Registration, names: set[str], before: int | None = None) -> int:
-    """Count one more than the example that was looked at most, before an entry; the same look
-    counts once, and an erased list no more."""
+def past(clone: Clone, state: State, wanted: Registration, names: set[str], before: int | None = None) -> Past:
+    """Reckon with all looks before an entry that share examples with this one. It is one more than
+    the example that was looked at most, and what is spent is what that was spent on most. The same
+    look counts once, under whatever terms, and an erased list no more."""
     earlier = [look for look in state.looks.values() if before is None or look.number < before]
-    looks = {look.what: look for look in reversed(earlier)}
-    if (same := looks.get(what_of(wanted))) is not None:
-        return same.act.look
-    counts = dict.fromkeys(names, 0)
-    for look in looks.values():
-        if state.erasure_of(look.act.test_sha256, look.act.examples):
-            continue
-        for name in names & _list_of(clone, look.number, look.act.examples):
+    first = {look.what: look for look in reversed(earlier)}
+    same = first.get(what_of(wanted))
+    until = same.number if same else None
+    shared: dict[tuple[object, ...], set[str]] = {}
+    for what, look in first.items():
+        if what == what_of(wanted):
+            shared[what] = names
+        elif not state.erasure_of(look.act.test_sha256, look.act.examples):
+            shared[what] = names & _list_of(clone, look.number, look.act.examples)
+    counts, spent = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)
+    others = [look for what, look in first.items() if what != what_of(wanted) and (not until or look.number < until)]
+    for look in others:
+        for name in shared.get(look.what, ()):
             counts[name] += 1
-    known = [look.act.look for look in looks.values() if look.act.test_sha256 == wanted.test_sha256]
-    return 1 + max([*counts.values(), *known], default=0)
+            spent[name] += spending.price(look, earlier)
+    known = [look.act.look for look in others if look.act.test_sha256 == wanted.test_sha256]
+    return Past(
+        look=same.act.look if same else 1 + max([*counts.values(), *known], default=0),
+        spent=max(spent.values(), default=0.0),
+        most=spending.level_before(wanted, earlier),
+        overlapping=tuple(look for look in earlier if shared.get(look.what)),
+    )
 
 
 def _list_of(clone: Clone, number: int, listed: Kept) -> set[str]:
@@ -124,6 +138,13 @@ def assert_counted(clone: Clone, state: State, look: Look, at: Revision, run: st
     if listed(names) != look.act.examples:
         raise UserError(f"entry {look.number} lists other examples than those of run {run}. {again}")
     assert_not_retired(clone, state, names, look.number)
-    right = count(clone, state, look.act, names, look.number)
-    if look.act.look < right:
-        raise UserError(f"entry {look.number} says look {look.act.look}, and it was look {right}. {again}")
+    right = past(clone, state, look.act, names, look.number)
+    if look.act.look < right.look:
+        raise UserError(f"entry {look.number} says look {look.act.look}, and it was look {right.look}. {again}")
+    if look.act.level is None:
+        old = f"entry {look.number} is of an earlier version, and does not say what it spends of gate.alpha"
+        raise UserError(f"{old}. {again}")
+    try:
+        spending.assert_paid(look.act, right)
+    except UserError as error:
+        raise UserError(f"entry {look.number}: {error} {again}") from None

@@ -9,6 +9,9 @@ under the policy's thresholds can be promoted.
     look     champion x candidates x test set, measured in one way. The same again is the same look,
              and free: a run that is resumed, or started again. The two candidates of a run are one
              look. Another recipe, or another setting of sampling, draws the rollouts anew: a look.
+    level    what earlier looks took of gate.alpha is spent. A look gets its share of what is left
+             (tasks/ledger/spending.py), and terms looser than those of an earlier look at its
+             examples are refused
     count    goes by example (counting.py): one example more makes no fresh set. A set that
              was opened, or whose list was erased, is retired: no look at its examples counts
              (retiring.py).
@@ -26,7 +29,7 @@ import yaml
 
 from rft import commands, config, files, needs, reports, shelves
 from rft.errors import UserError
-from tasks.ledger import authorise, book
+from tasks.ledger import authorise, book, spending
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Registration
 from tasks.ledger.state import Look, State
@@ -51,15 +54,18 @@ def _thresholds(params: dict[str, Any]) -> str:
 
 
 def _measured(params: dict[str, Any]) -> str:
-    """Hash the settings by which the arms' rollouts are sampled and graded."""
-    return files.digest({name: _told(params, name) for name in needs.NEEDS["challenger"].sections})
+    """Hash all settings of stage `challenger`. With any other it plays the test examples again,
+    which with a server, a judge or live tools draws anew."""
+    return files.digest({name: _section(params, name) for name in needs.NEEDS["challenger"].sections})
 
 
 def _told(params: dict[str, Any], name: str) -> Any:
-    section, _, key = name.partition(".")
-    if key:
-        return params[section][key]
     return {key: value for key, value in params[name].items() if (name, key) != ("challenger", "shown")}
+
+
+def _section(params: dict[str, Any], name: str) -> Any:
+    section, _, key = name.partition(".")
+    return params[section][key] if key else params[section]
 
 
 def register(run: Run, said: Say = print) -> reports.Registration:
@@ -69,14 +75,18 @@ def register(run: Run, said: Say = print) -> reports.Registration:
     or an earlier list of examples cannot be reached: the test set stays closed then.
     """
     candidates = _candidates(run, config.load(run.tree / "params.yaml").policy.serve)
-    made = reports.Registration() if not candidates else _registered(run, candidates, said)
+    nothing = reports.Registration(), reports.NOTHING_NEW
+    made, look = _registered(run, candidates, said) if candidates else nothing
     run.update(by_policy=made.by_policy if made.registered else None)
-    reports.write(made, run.tree / shelves.path(reports.Registration))
+    test = files.sha256(run.tree / shelves.examples_file("test"))
+    for report in (made, reports.Opening(look=look, test_sha256=test)):
+        reports.write(report, run.tree / shelves.path(type(report)))
     said(f"[ledger] {made.words}" if candidates else "[ledger] nothing new to judge: no look is registered")
     return made
 
 
-def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> reports.Registration:
+def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> tuple[reports.Registration, str]:
+    """Return the registration, and the entry by which the look was registered first."""
     clone, params = run.clone, config.load(run.tree / "params.yaml")
     model, examples = champions.model_name(params), run.tree / shelves.examples_file("test")
     offers_blocks = reports.read(reports.ExamplesReport, run.tree / shelves.path(reports.ExamplesReport)).offers_blocks
@@ -85,7 +95,7 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
     if not book.read(clone, said=said).state.erasure_of(files.sha256(examples), listed):
         counting.keep(clone, names)
 
-    def act(ledger: Ledger) -> Look:
+    def act(ledger: Ledger) -> tuple[Look, str]:
         wanted = Registration(
             model=model,
             run=run.name,
@@ -102,18 +112,31 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> repor
         authorise.assert_not_retired(state, wanted)
         counting.assert_not_retired(clone, state, names)
         if (known := state.registered(wanted)) is not None:
-            return known
-        wanted = wanted.model_copy(update={"look": counting.count(clone, state, wanted, names)})
-        assert_looks_left(wanted.look, params, offers_blocks)
+            return known, _first(state, known)
+        past = counting.past(clone, state, wanted, names)
+        assert_looks_left(past.look, params, offers_blocks)
+        wanted = wanted.model_copy(update={"look": past.look, "level": spending.level(wanted, past)})
         if model not in state.policy.thresholds:
             theirs = f"the thresholds of this run are those of {model} from now on"
             said(f"[ledger] {theirs}. To change them: {_policy_command()}")
-        return ledger.state.looks[ledger.append(wanted).number]
+        made = ledger.state.looks[ledger.append(wanted).number]
+        return made, _first(ledger.state, made)
 
-    look = book.acting(clone, act, said)
-    return reports.Registration(
-        registered=True, entry=look.number, look=look.act.look, looks=params.gate.looks, by_policy=look.by_policy
+    look, first = book.acting(clone, act, said)
+    found = reports.Registration(
+        registered=True,
+        entry=look.number,
+        look=look.act.look,
+        looks=params.gate.looks,
+        level=look.act.level,
+        by_policy=look.by_policy,
     )
+    return found, first
+
+
+def _first(state: State, look: Look) -> str:
+    """Return the id of the entry that registered this look first, under whatever terms."""
+    return state.ids[next(each.number for each in state.looks.values() if each.what == look.what)]
 
 
 def _candidates(run: Run, serve: config.Serve) -> list[tuple[str, str]]:
@@ -153,8 +176,8 @@ def assert_looks_left(look: int, params: config.Params, offers_blocks: bool) -> 
         fresh = f"the next block, examples.block: {section.block + section.blocks}"
     raise UserError(
         f"gate.looks = {params.gate.looks}, and this would be look {look} at its test examples: a set that is looked "
-        f"at again and again promotes noise. Take fresh test examples ({fresh}; none of them used before), or register "
-        f"more looks, each at a smaller level: {_policy_command()}"
+        f"at again and again promotes noise. Take fresh test examples ({fresh}; none of them used before). To look "
+        "more often at those, raise gate.looks before the last look is taken: they share what is left of gate.alpha"
     )
 
 
@@ -201,6 +224,8 @@ def assert_fits(state: State, entry: int, at: Revision, run: str) -> None:
         "thresholds in params.yaml": _thresholds(params) == look.act.settings,
         "settings in params.yaml": _measured(params) == look.act.measured_sha256,
         "numbers of rollouts": sampled == {(told["k"], told["temperature"])},
+        "level": {check.level for check in decision.checks if check.kind == "superiority" and check.decides}
+        <= {look.act.level},
     }
     for what in (name for name, is_same in same.items() if not is_same):
         raise UserError(

@@ -29,7 +29,7 @@ R = TypeVar("R", bound=reports.Report)
 WEIGHTS = str(shelves.folder("champion") / "weights")
 PROFILE = str(shelves.folder("champion") / "profile.json")
 WINDOW = str(shelves.folder("champion") / "window.json")
-IN_GIT = (reports.Champion, reports.Registration)
+IN_GIT = (reports.Champion, reports.Opening, reports.Registration)
 """Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -17,9 +17,11 @@ from tasks.ledger import book
 from tasks.ledger.authorise import Refused
 from tasks.ledger.entry import PolicyChange, Registration
 from tasks.ledger.policy import SetThresholds
+from tasks.ledger.spending import Past
 from tasks.promotion import acts, champions, counting, registration, retiring
 from tasks.runs import champion
 from tasks.runs import run as runs
+from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
@@ -74,10 +76,53 @@ def test_looks_are_counted_by_example_and_the_same_again_is_free(fresh: Clone) -
     assert look_at(fresh, [row(" Example  0", "renamed")], "three").look == 3, "nor does another name"
     assert look_at(fresh, [row("new")], "four").look == 1, "other examples do"
     number = book.read(fresh).state.number
-    with pytest.raises(UserError, match=r"gate\.looks = 3, and this would be look 4 .*rft policy sign"):
+    with pytest.raises(UserError, match=r"gate\.looks = 3, and this would be look 4 .*raise gate\.looks before"):
         look_at(fresh, ROWS, "five")
     assert book.read(fresh).state.number == number
     assert look_at(fresh, ROWS, "one") == first, "and what was looked at can still be resumed"
+
+
+def test_alpha_is_spent_and_not_divided_anew(fresh: Clone) -> None:
+    first = look_at(fresh, ROWS, "one", looks=5)
+    assert first.level == pytest.approx(0.05 / 5 / 2)
+    assert look_at(fresh, ROWS, "two", looks=5).level == pytest.approx(first.level)
+    raised = look_at(fresh, ROWS, "three", looks=10).level
+    assert raised == pytest.approx((0.05 - 2 * 0.05 / 5) / 8 / 2)
+    lowered = look_at(fresh, ROWS, "four", looks=4).level
+    assert lowered == pytest.approx((0.05 - 2 * 0.05 / 5 - 2 * raised) / 2)
+    with pytest.raises(UserError, match=r"nothing is left of gate\.alpha = 0\.05: .*by raising gate\.looks"):
+        look_at(fresh, ROWS, "five", looks=10)
+    with pytest.raises(UserError, match="nothing is left"):
+        look_at(fresh, [*ROWS, row("more")], "five", looks=10)
+    assert look_at(fresh, [row("new")], "five", looks=10).level == pytest.approx(0.05 / 10 / 2)
+
+
+def test_terms_that_are_looser_than_those_of_an_earlier_look_are_refused(fresh: Clone) -> None:
+    first = look_at(fresh, ROWS, "one")
+    number = book.read(fresh).state.number
+    for change in ({"min_gain": -1.0}, {"alpha": 0.5}, {"seed": 7}):
+        said = rf"entry {first.entry} looked at these test examples under stricter terms: .*{next(iter(change))} was"
+        with pytest.raises(UserError, match=said):
+            look_at(fresh, ROWS, "one", **change)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=said):
+            look_at(fresh, [*ROWS[:1], row("more")], "two", **change)  # type: ignore[arg-type]
+    assert book.read(fresh).state.number == number
+    again = look_at(fresh, ROWS, "one", min_gain=0.5)
+    assert (again.look, again.level) == (1, first.level), "stricter terms for the same look are another registration"
+    with pytest.raises(UserError, match="under stricter terms"):
+        look_at(fresh, ROWS, "two")
+    assert look_at(fresh, [row("new")], "two", min_gain=-1.0).look == 1, "fresh examples may have any"
+
+
+def test_a_ledger_lets_no_look_stand_that_spends_more_than_is_left(fresh: Clone) -> None:
+    look_at(fresh, ROWS, "one")
+    [look] = book.read(fresh).state.looks.values()
+    assert look.act.level is not None
+    other = look.act.model_copy(update={"candidates": [("f" * 64, "f" * 64)], "look": 2})
+    with book.opened(fresh) as ledger:
+        for level in (2 * look.act.level, None):
+            with pytest.raises(Refused, match=r"may ask at 0\.00833333 at most|does not say what it spends"):
+                ledger.append(other.model_copy(update={"level": level}))
 
 
 def test_rows_that_are_cut_off_open_nothing(fresh: Clone) -> None:
@@ -105,7 +150,7 @@ def test_no_example_stands_in_git(fresh: Clone) -> None:
 
 def test_thresholds_are_those_of_the_first_look_until_an_owner_signs_others(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
-    assert not look_at(fresh, ROWS, "two", min_gain=-1.0).by_policy
+    assert not look_at(fresh, ROWS, "two", min_gain=0.5).by_policy
     assert looks(fresh) == [1, 2], "it looked all the same"
     ada, wanted = people.signer("Ada"), registration.settings_of(settings(fresh))
     acts.change(fresh, SetThresholds(model="tiny", settings=wanted), ada, "five looks")
@@ -117,7 +162,7 @@ def test_thresholds_are_those_of_the_first_look_until_an_owner_signs_others(fres
 
 
 def test_run_with_other_thresholds_ends_with_a_decision_and_asks_nobody(here: Clone, climb: Climb) -> None:
-    gate = settings(here).gate.model_copy(update={"min_gain": -1.0})
+    gate = settings(here).gate.model_copy(update={"looks": 50})
     record = climb(gate=gate)
     assert (record.decision, record.by_policy) == ("promote", False)
     with pytest.raises(UserError, match=r"other thresholds than the policy of tiny, .* rft policy sign"):
@@ -140,7 +185,7 @@ def test_who_asks_for_a_promotion_counts_again(
     (script / "data/examples/test.jsonl").write_text(ladder_clone.ROW + row("one more") + "\n")
     ladder_clone.rehash(script / "data")
     with monkeypatch.context() as patch:
-        patch.setattr(counting, "count", lambda *_: 1)
+        patch.setattr(counting, "past", lambda *_: Past(1, 0.0, None, ()))
         liar = ladder_clone.climb(ladder_clone.Scripted(here, script))
     with pytest.raises(UserError, match=r"says look 1, and it was look 2"):
         people.approve(here, liar.name)
@@ -173,6 +218,23 @@ def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, climb: Cl
     assert looks(here) == [1], "the same again"
     climb(rollout=settings(here).rollout.model_copy(update={"max_turns": 5}))
     assert looks(here) == [1, 2]
+    climb(challenger=settings(here).challenger.model_copy(update={"shown": 3}))
+    assert looks(here) == [1, 2, 3], "the stage plays its arms again, and with a server or a judge that draws anew"
+
+
+def test_a_result_belongs_to_the_look_that_was_registered_before_it(here: Clone, climb: Climb) -> None:
+    """Under other thresholds it is the same look: what was measured stays, and is judged anew."""
+
+    def opening(record: RunRecord) -> reports.Opening:
+        assert record.revision is not None
+        return Revision(here, record.revision).told(reports.Opening)
+
+    first = opening(climb())
+    state = book.read(here).state
+    assert first.look == state.ids[min(state.looks)]
+    assert opening(climb(gate=settings(here).gate.model_copy(update={"min_gain": 0.9}))) == first
+    other = opening(climb(rollout=settings(here).rollout.model_copy(update={"max_turns": 5})))
+    assert other.look not in ("", first.look)
 
 
 # -- test sets that are retired --------------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""What a look at the test set may cost, and which terms are looser than others.
+
+`gate.alpha` is the chance that noise is promoted in a whole history of looks at the same examples.
+What earlier looks took of it is spent, whatever the settings say since:
+
+    level = (alpha - spent) / looks that are left / candidates
+
+With settings that stay as they are, each look gets alpha / looks, as many as there are. Whoever
+raises `gate.looks` in between divides what is left among more, and a history in which all is spent
+needs fresh examples. The ledger holds the level of each look (tasks/promotion/counting.py), and
+stage `gate` asks at that level.
+
+Terms that are chosen after a result are no terms. So on examples that were looked at, a later look
+must be as strict as every earlier one, key by key (`looser`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+CANDIDATES = 2
+"""A look is at two: the new prompt, and the trained weights with it."""
+_STRICT_BELOW = (
+    "alpha",
+    "max_greedy_loss",
+    "max_calls_p95_increase",
+    "max_tokens_increase",
+    "max_turns_p95_increase",
+    "max_unreadable_increase",
+    "max_abstention_increase",
+    "max_unscored_increase",
+    "max_hack_rate",
+    "max_slice_loss",
+    "min_slice",
+    "max_unscored_share",
+    "max_latency_increase",
+)
+"""The less, the stricter. None is no limit."""
+_STRICT_ABOVE = ("min_gain", "require_hack_source", "latency_decides")
+_FREE = ("looks", "prompt_only_margin")
+"""Alpha is shared by the looks that are left; both candidates have been paid for."""
+
+
+def level(alpha: float, looks: int, look: int, spent: float) -> float:
+    """Return the one-sided level of the question for one candidate; 0 where nothing is left."""
+    left = looks - look + 1
+    return round(max(0.0, alpha - spent) / left / CANDIDATES, 12) if left > 0 else 0.0
+
+
+def looser(gate: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
+    """Name the keys in which these terms are looser than the earlier ones, or draw anew. A key that
+    an earlier version did not know is not compared."""
+    return [
+        key
+        for key, now in gate.items()
+        if key in earlier and key not in _FREE and now != earlier[key] and not _is_stricter(key, now, earlier[key])
+    ]
+
+
+def _is_stricter(key: str, now: Any, then: Any) -> bool:
+    if key in _STRICT_BELOW:
+        return now is not None and (then is None or now < then)
+    if key in _STRICT_ABOVE:
+        return now > then
+    return key == "require_drift" and set(now) < set(then)
+
+
+__all__ = ["CANDIDATES", "level", "looser"]

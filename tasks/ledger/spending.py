@@ -1,0 +1,96 @@
+"""What looks at the same examples have spent of alpha, and what one more may (rft/gate/terms.py).
+
+The ledger sees test sets and not their examples, so `authorise` reckons with the looks at the same
+set. Whoever registers, asks for a promotion or approves one has the lists, and reckons with every
+look that shares an example (tasks/promotion/counting.py). Both use these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rft.errors import UserError
+from rft.gate import terms
+from tasks.ledger.entry import Registration
+from tasks.ledger.state import Look, what_of
+
+FRESH = "Take fresh test examples (another examples.seed or block, none of them used before)."
+"""What to do where a test set can be looked at no more."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Past:
+    """What came before a look at some examples."""
+
+    look: int
+    """The number of this look."""
+    spent: float
+    """Of alpha, by earlier looks."""
+    most: float | None
+    """The level that this very look had before, under other terms."""
+    overlapping: tuple[Look, ...]
+    """Looks that share examples with it, itself under other terms included."""
+
+
+def past(wanted: Registration, looks: Sequence[Look]) -> Past:
+    """Reckon with looks that share all their examples with it. The same look again keeps its
+    place."""
+    first = _first(looks)
+    same = first.get(what_of(wanted))
+    others = [look for what, look in first.items() if what != what_of(wanted)]
+    if same is not None:
+        others = [look for look in others if look.number < same.number]
+    number = same.act.look if same else 1 + max((look.act.look for look in others), default=0)
+    return Past(number, sum(price(look, looks) for look in others), level_before(wanted, looks), tuple(looks))
+
+
+def level_before(wanted: Registration, looks: Iterable[Look]) -> float | None:
+    """Return the level of this very look under other terms; None: it is new."""
+    found = [look.price / terms.CANDIDATES for look in looks if look.what == what_of(wanted)]
+    return min(found, default=None)
+
+
+def price(look: Look, looks: Iterable[Look]) -> float:
+    """Return what a look costs that may have been registered several times, under several terms."""
+    return max(each.price for each in looks if each.what == look.what)
+
+
+def level(wanted: Registration, past: Past) -> float:
+    """Return the level that a look may have. Raises UserError where nothing is left of alpha, or
+    its terms are looser than those of an earlier look at its examples."""
+    gate = wanted.gate
+    for look in past.overlapping:
+        if looser := terms.looser(gate, look.act.gate):
+            was = ", ".join(f"{key} was {look.act.gate[key]}, and is {gate[key]}" for key in looser)
+            raise UserError(
+                f"entry {look.number} looked at these test examples under stricter terms: in section gate, {was}. "
+                f"Terms that are chosen after a result are none. Keep the terms, or: {FRESH}"
+            )
+    found = terms.level(gate["alpha"], gate["looks"], past.look, past.spent)
+    if found <= _ROUNDING:
+        raise UserError(
+            f"nothing is left of gate.alpha = {gate['alpha']:g}: earlier looks at these test examples have spent "
+            f"{past.spent:.3g}. More looks cannot be had by raising gate.looks. {FRESH}"
+        )
+    return found if past.most is None else min(found, past.most)
+
+
+def assert_paid(act: Registration, past: Past) -> None:
+    """Raise UserError for a registration that spends more than it may."""
+    most = level(act, past)
+    if act.level is None or act.level > most * (1 + _ROUNDING):
+        said = "does not say its level" if act.level is None else f"asks at the level {act.level:.6g}"
+        raise UserError(f"a look at test set {act.test_sha256[:12]} {said}, and may ask at {most:.6g} at most.")
+
+
+def _first(looks: Iterable[Look]) -> dict[tuple[object, ...], Look]:
+    """The first registration of each look."""
+    found: dict[tuple[object, ...], Look] = {}
+    for look in looks:
+        found.setdefault(look.what, look)
+    return found
+
+
+__all__ = ["FRESH", "Past", "assert_paid", "level", "level_before", "past", "price"]
