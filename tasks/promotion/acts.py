@@ -127,7 +127,7 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             edited=[statement.text(name) for name in began.edited],
             key=began.key,
             started_by=statement.text(began.started_by),
-            expires=statement.later(statement.now(), days=rules.request_days),
+            expires=statement.later(book.now(ledger), days=rules.request_days),
         )
         entry = ledger.append(made, _start(ledger, made, began.start, said))
         return ledger.state.requests[entry.number]

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import ladder_clone
@@ -52,6 +53,19 @@ def shown(clone: Clone, model: str = "tiny") -> tuple[int | None, int | None]:
 
 def prompt_shown(clone: Clone) -> str:
     return tracking.client(clone).get_prompt_version_by_alias("tiny-prompt", "champion").template
+
+
+def test_a_request_after_an_entry_of_a_clock_that_ran_ahead_waits_as_long_as_any(
+    here: Clone, climb: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its expiry is counted from the entry's time, which is never before that of the last one."""
+    with monkeypatch.context() as patch:
+        patch.setattr(statement, "now", lambda: "2041-01-01T00:00:00Z")
+        record = climb(rollout=params(here).rollout.model_copy(update={"max_turns": 5}))
+    people.approve(here, record.name)
+    [waiting] = book.read(here).state.requests.values()
+    assert waiting.act.expires == "2041-01-31T00:00:00Z"
+    assert waiting.promoted
 
 
 def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
