@@ -66,6 +66,9 @@ def _examine(options: argparse.Namespace) -> int:
     if params and Path(params).exists():
         params = str(Path(params).absolute())  # the checks run in the clone's root, as stages do
 
+    # also where no check reads them: what is printed at the end must be about these settings
+    commands.remember(settings=commands.options(here.root, params, tuple(options.overrides)))
+
     def load() -> config.Params:
         return settings.resolve(here, params, options.overrides)
 
@@ -90,7 +93,7 @@ def _examine(options: argparse.Namespace) -> int:
         result = {"checks": [asdict(finding) for finding in found], "ok": code == 0}
         say(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
-        draw(found)
+        draw(found, options.only)
     if doctor.left_behind():
         sys.stdout.flush()
         os._exit(code)  # an ordinary end would wait for what does not end
@@ -112,7 +115,7 @@ def _show_resolved(options: argparse.Namespace) -> int:
     return 0
 
 
-def draw(found: Sequence[Finding], console: Console | None = None) -> None:
+def draw(found: Sequence[Finding], only: Sequence[str] = (), console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     for column in ("", "check", "what was seen", "seconds"):
@@ -127,7 +130,10 @@ def draw(found: Sequence[Finding], console: Console | None = None) -> None:
     failed = [check.name for check in found if check.status == "fail"]
     warned = [check.name for check in found if check.status == "warn"]
     but = f", but look at {', '.join(warned)}" if warned else ""
-    last = f"Not ready: {', '.join(failed)}." if failed else f"Ready{but}: {commands.command('run')}"
+    ready = f"Ready{but}: {commands.command('run')}"
+    if only:
+        ready = f"In order{but}: {', '.join(only)}. To look at the rest: {commands.command('doctor')}"
+    last = f"Not ready: {', '.join(failed)}." if failed else ready
     console.print(f"\n{last}", markup=False, soft_wrap=True)
 
 

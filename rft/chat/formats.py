@@ -36,6 +36,9 @@ MARK = "rft-mark-0"
 THINK = ("<think>", "</think>")
 
 
+_SPACE, _SEPARATORS = re.compile(r"\s*"), re.compile(r"[; \t\r\n]*")
+
+
 class Format(ABC):
     """One family. `name` is what `policy.tool_format` calls it."""
 
@@ -78,14 +81,13 @@ class Hermes(Format):
     name = "hermes"
     ends = ("<|im_end|>",)
     markup = ("<tool_call>", "</tool_call>", *THINK)
-    _call = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
     def read(self, text: str, turn: int) -> Reading:
         reasoning, rest, problem = _reasoning(text, self.tags)
-        content = self._call.sub("", rest)
+        content, bodies = _between(rest, "<tool_call>\n", "\n</tool_call>")
         if problem := problem or _left_over(content, self.markup):
             return Reading("", reasoning=reasoning, problem=problem)
-        calls = tuple(_call(body, _id(turn, n), "arguments") for n, body in enumerate(self._call.findall(rest)))
+        calls = tuple(_call(body, _id(turn, n), "arguments") for n, body in enumerate(bodies))
         return Reading(content.strip() if calls else content, calls, reasoning)
 
     def write(self, message: Message) -> str:
@@ -136,7 +138,7 @@ class Llama3(Format):
     def _misplaced(self, text: str) -> str:
         """Return a problem if a call, or a broken one, begins somewhere in the text."""
         for found in self._begun.finditer(text):
-            values, _ = _values(text[found.start() :], most=1)
+            values, _ = _values(text, found.start(), most=1)
             if not values or _is_call(values[0][0]):
                 return "a tool call that is broken, or does not stand alone"
         return ""
@@ -415,6 +417,17 @@ def _reasoning(text: str, tags: tuple[str, str]) -> tuple[str, str, str]:
     return inside.strip("\n"), rest.lstrip("\n"), "" if found else f"{start} without its end"
 
 
+def _between(text: str, opens: str, closes: str) -> tuple[str, list[str]]:
+    """Split into the text outside and the bodies, in time proportional to its length. A pattern
+    would look for the end again from each of a thousand beginnings: 80 kB took 4.6 s."""
+    outside, bodies, at = list[str](), list[str](), 0
+    while (start := text.find(opens, at)) >= 0 and (end := text.find(closes, start + len(opens))) >= 0:
+        outside.append(text[at:start])
+        bodies.append(text[start + len(opens) : end])
+        at = end + len(closes)
+    return "".join([*outside, text[at:]]), bodies
+
+
 def _left_over(text: str, markup: Sequence[str]) -> str:
     found = next((tag for tag in markup if tag in text), None)
     return f"{found} where there should be text: a part without its start or end" if found else ""
@@ -426,18 +439,18 @@ def _is_call(value: Any) -> bool:
     )
 
 
-def _values(text: str, most: int = -1) -> tuple[list[tuple[Any, str]], str]:
-    """Read the JSON objects at the beginning of the text, each with its source; also return the
-    rest."""
-    decoder, values, text = json.JSONDecoder(), [], text.lstrip()
-    while text.startswith("{") and len(values) != most:
+def _values(text: str, at: int = 0, most: int = -1) -> tuple[list[tuple[Any, str]], str]:
+    """Read the JSON objects at a place of the text, each with its source; also return the rest."""
+    decoder, values = json.JSONDecoder(), list[tuple[Any, str]]()
+    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+    while text.startswith("{", at) and len(values) != most:
         try:
-            value, end = decoder.raw_decode(text)
+            value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
-        values.append((value, text[:end]))
-        text = text[end:].lstrip() if most == 1 else text[end:].lstrip("; \t\r\n")
-    return values, text
+        values.append((value, text[at:end]))
+        at = (_SPACE if most == 1 else _SEPARATORS).match(text, end).end()  # type: ignore[union-attr]
+    return values, text[at:]
 
 
 def _call(body: str, call_id: str, key: str) -> ToolCall:

@@ -35,7 +35,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,9 +99,18 @@ def examine(
         elif missing:
             finding = Finding("", "skipped", f"needs {' and '.join(missing)} to pass first")
         else:
-            finding = _look(check, setup)
+            finding = _once(_hushed(_look(check, setup)), found)
         found[check.name] = finding = replace(_hushed(finding), name=check.name)
         yield finding
+
+
+def _once(finding: Finding, found: Mapping[str, Finding]) -> Finding:
+    """Say what failed once: several checks open the same servers, and end alike where one does not
+    answer."""
+    same = (name for name, other in found.items() if (other.status, other.words) == ("fail", finding.words))
+    if finding.status == "fail" and (first := next(same, None)):
+        return Finding("", "skipped", f"ended as {first} did", seconds=finding.seconds)
+    return finding
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

@@ -1,4 +1,4 @@
-"""The figure of changing owners: nothing beyond alpha is spent, and the rule of before would show."""
+"""The figure of changing owners: nothing beyond alpha is spent, and the rule of before is seen."""
 
 from __future__ import annotations
 

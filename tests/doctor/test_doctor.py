@@ -653,6 +653,10 @@ def written() -> dict[str, Any]:
     }
 
 
+def table_end(capsys: pytest.CaptureFixture[str]) -> str:
+    return re.sub(r"\S+(?= doctor --set)", "rft", capsys.readouterr().out.strip().splitlines()[-1].split(". ")[-1])
+
+
 def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixture[str]):
     (place / "tiny/tools.py").write_text((place / "tiny/tools.py").read_text() + 'print("hello")\n')
     assert cli.main(["doctor", "--no-model", "--json"]) == 0
@@ -670,7 +674,9 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     assert cli.main(["doctor", "--only", "configuration", "--set", "baseline.examples=99"]) == 0
     table = capsys.readouterr().out
     assert "! configuration: Raise examples.validation, or lower baseline.examples." in table
-    assert "Ready, but look at configuration:" in table
+    assert "In order, but look at configuration: configuration. To look at the rest: " in table
+    assert cli.main(["doctor", "--only", "signing", "--set", "train.steps=3"]) == 0
+    assert table_end(capsys) == "To look at the rest: rft doctor --set train.steps=3", "none of them read the settings"
 
 
 def test_the_verb_shows_what_holds(place: Path, capsys: pytest.CaptureFixture[str]):
