@@ -142,7 +142,7 @@ def _next(owner: Owner, kind: str, true_gain: float) -> None:
         owner.draw += 1
         owner.gate["looks"] += int(owner.rng.integers(0, 2))
         return
-    match owner.rng.integers(6):
+    match int(owner.rng.integers(6)):
         case 0:
             owner.anew(true_gain)
         case 1:
