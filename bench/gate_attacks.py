@@ -33,6 +33,9 @@ from tasks.runs.clone import Clone
 
 Meddle = Callable[[Any], object]
 PROMPTS = ("second", "third", "fourth", "fifth")
+HIGHER: dict[str, dict[str, Any]] = {"gate": {"min_gain": 0.06}}
+STRICTER = ("looks", "prompt_only_margin", "min_slice", "require_drift")
+"""Of MORE: what is no looser. The look is then the one that it is."""
 MORE: dict[str, dict[str, Any]] = {
     "gate": {
         "alpha": 0.5, "looks": 500, "min_gain": -1.0, "max_greedy_loss": 1.0, "max_calls_p95_increase": 99.0,
@@ -59,9 +62,9 @@ class Try:
     """What somebody does, and the looks that the ledger may say it is."""
 
     name: str
+    rows: list[str] = field(default_factory=lambda: ROWS)
     sections: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     prompt: str = "second"
-    rows: list[str] = field(default_factory=lambda: ROWS)
     before: Callable[[Clone], object] | None = None
     """Done before the run."""
     opened: Meddle | None = None
@@ -88,7 +91,8 @@ def attempts(place: Path, small: bool) -> Figure:
     for number, each in enumerate(tries, 1):
         clone = Clone(Path(shutil.copytree(base.parent / base.name, place / f"try-{number}")) / "clone")
         look, said = _attempt(clone, place / f"try-{number}" / "script", each)
-        good = said != "" or (each.look > 0 and look >= each.look)
+        alpha = config.load(clone.root / "params.yaml").gate.alpha
+        good = said != "" or (each.look > 0 and look >= each.look and _spent(clone) <= alpha + 1e-9)
         if each.name.startswith("honest"):
             refused_honest += [f"{each.name}: {said or f'look {look}'}"] if said or look != each.look else []
         elif not good:
@@ -155,6 +159,18 @@ def _attempt(clone: Clone, script: Path, each: Try) -> tuple[int, str]:
     return look.act.look, ""
 
 
+def _spent(clone: Clone) -> float:
+    """What the looks at the test set have spent of alpha, each once."""
+    from tasks.ledger import book
+
+    looks = book.read(clone, said=silent).state.looks.values()
+    sets: dict[str, dict[object, float]] = {}
+    for look in looks:
+        known = sets.setdefault(look.act.test_sha256, {})
+        known[look.what] = max(look.price, known.get(look.what, 0.0))
+    return max((sum(known.values()) for known in sets.values()), default=0.0)
+
+
 def _run(clone: Clone, script: Path, each: Try) -> Any:
     """A recorded run whose shelves say that the challenger is better."""
     from tasks.promotion import champions, registration
@@ -173,8 +189,9 @@ def _run(clone: Clone, script: Path, each: Try) -> Any:
         winner = found.winner.model_copy(update={"system": f"The {each.prompt} prompt."})
         reports.write(found.model_copy(update={"winner": winner}), run.tree / shelves.path(reports.PromptReport))
         ladder_clone.rehash(data, params.gate)
+        made = registration.register(run, silent)
+        ladder_clone.rehash(data, params.gate, made.level)
         _promises(data)
-        registration.register(run, silent)
         if each.opened:
             each.opened(run)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
@@ -207,18 +224,24 @@ def _honest() -> Iterator[Try]:
     yield Try("honest: another prompt", look=2)
     yield Try("honest: another prompt on fresh examples", rows=FRESH, look=1)
     yield Try("honest: another prompt on some fresh examples", rows=[*FRESH, ROWS[0]], look=2)
-    yield Try("honest: thresholds that the owner signed", sections=_lower(), before=_signed, look=2)
+    yield Try("honest: lower thresholds that the owner signed", FRESH, _lower(), before=_signing(_lower()), look=1)
+    yield Try("honest: stricter thresholds that the owner signed", sections=HIGHER, before=_signing(HIGHER), look=2)
 
 
 def _lower() -> dict[str, dict[str, Any]]:
     return {"gate": {"min_gain": 0.01}}
 
 
-def _signed(clone: Clone) -> None:
-    from tasks.promotion import acts
-    from tests import people
+def _signing(sections: dict[str, dict[str, Any]]) -> Callable[[Clone], object]:
+    """The owner signs these thresholds."""
 
-    acts.change(clone, _thresholds(clone, _lower()), people.signer("ada"), WHY, silent)
+    def signed(clone: Clone) -> None:
+        from tasks.promotion import acts
+        from tests import people
+
+        acts.change(clone, _thresholds(clone, sections), people.signer("ada"), WHY, silent)
+
+    return signed
 
 
 def _thresholds(clone: Clone, sections: dict[str, dict[str, Any]]) -> Any:
@@ -243,6 +266,9 @@ def _attacks(small: bool) -> Iterator[Try]:
     yield from _again()
     yield from _policy()
     yield from _opened()
+    yield from _looser(small)
+    yield from _spending()
+    yield from _by_hand()
 
 
 def _by_policy(run: Any) -> None:
@@ -379,7 +405,7 @@ def _again() -> Iterator[Try]:
     """What was refused is asked for again."""
     yield Try("a rejected pair, run again", prompt="first", before=_reject_first)
     changed = {"rollout": {"max_turns": 5}}
-    yield Try("a rejected pair, run again with other settings", changed, prompt="first", before=_reject_first)
+    yield Try("a rejected pair, run again with other settings", sections=changed, prompt="first", before=_reject_first)
     yield Try("a rejected pair on fresh examples", prompt="first", rows=FRESH, before=_reject_first)
     yield Try("a sixth look", prompt="sixth", before=_spend)
     yield Try("a run without a registration", opened=_unregistered)
@@ -506,6 +532,88 @@ def _erase(clone: Clone) -> None:
 
     look = min(book.read(clone, said=silent).state.looks)
     retiring.erase(clone, look, WHY, lambda _: None, silent)
+
+
+# -- terms chosen after a result, looks beyond alpha, results from before the look -----------------
+def _looser(small: bool) -> Iterator[Try]:
+    """The owner saw the first look, and signs other terms."""
+    for key, value in list(MORE["gate"].items())[: 3 if small else None]:
+        terms = {"gate": {key: value}}
+        same, other = (1, 2) if key in STRICTER else (0, 0)
+        what = f"signed after the look: gate.{key}"
+        yield Try(f"{what}, for the same pair", sections=terms, prompt="first", before=_signing(terms), look=same)
+        yield Try(f"{what}, for another pair", sections=terms, before=_signing(terms), look=other)
+    terms = {"gate": {"min_gain": -1.0}}
+    yield Try("looser terms with one example more", [*ROWS, FRESH[0]], terms, before=_signing(terms))
+    yield Try("looser terms with one of the examples", [*FRESH, ROWS[0]], terms, before=_signing(terms))
+
+
+def _spending() -> Iterator[Try]:
+    """More looks are asked for than alpha pays for."""
+    more = {"gate": {"looks": 50}}
+
+    def then(*steps: Callable[[Clone], object]) -> Callable[[Clone], object]:
+        return lambda clone: [step(clone) for step in steps]
+
+    yield Try("looks raised when all are spent", sections=more, prompt="sixth", before=then(_spend, _signing(more)))
+    some = [*ROWS, FRESH[0]]
+    raised = then(_spend, _signing(more))
+    yield Try("looks raised when all are spent, and one example more", some, more, prompt="sixth", before=raised)
+    yield Try(
+        "looks raised, and twenty of them", sections=more, prompt="last", before=then(_signing(more), _many), look=2
+    )
+    yield Try(
+        "the software says that nothing is spent", sections=more, prompt="sixth", before=then(_spend, _spent_nothing)
+    )
+
+
+def _many(clone: Clone) -> None:
+    for number in range(20):
+        _run(clone, clone.root.parent / "script", Try("a look", sections={"gate": {"looks": 50}}, prompt=f"{number}th"))
+
+
+def _spent_nothing(clone: Clone) -> None:
+    """Registration believes that a look costs nothing; who approves reckons anew."""
+    from tasks.ledger import spending
+
+    _signing({"gate": {"looks": 50}})(clone)
+    right = spending.price
+    spending.price = lambda look, looks: 0.0
+
+    def honest(*args: Any) -> Any:
+        spending.price = right
+        return asked(*args)
+
+    from tasks.promotion import counting
+
+    asked = counting.assert_counted
+    counting.assert_counted = honest
+
+
+def _by_hand() -> Iterator[Try]:
+    """The test set is opened before the look, or for another one."""
+    yield Try("stage challenger by hand", before=_challenger_by_hand)
+    for name, change in (
+        ("another look", {"look": "a" * 64}),
+        ("no look", {"look": ""}),
+        ("other examples", {"test_sha256": "a" * 64}),
+    ):
+        yield Try(f"measured for {name}", opened=_opening(change))
+
+
+def _challenger_by_hand(clone: Clone) -> None:
+    from tasks.runs import by_hand
+
+    shutil.copytree(clone.root.parent / "script/data", clone.root / "data", dirs_exist_ok=True)
+    by_hand.run_stage(clone, config.load(clone.root / "params.yaml"), "challenger")
+
+
+def _opening(change: dict[str, str]) -> Meddle:
+    def meddle(run: Any) -> None:
+        path = run.tree / shelves.path(reports.Opening)
+        reports.write(reports.read(reports.Opening, path).model_copy(update=change), path)
+
+    return meddle
 
 
 FIGURES = {"gate_attacks": gate_attacks}

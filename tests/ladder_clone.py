@@ -332,8 +332,9 @@ def _fit(data: Path) -> None:
     reports.write(policy.model_copy(update={"sha256": files.tree_sha256(model)}), data / "policy/report.json")
 
 
-def rehash(data: Path, gate: config.Gate = sample_reports.GATE) -> None:
-    """The train report names the weights that lie there, and the decision the train report."""
+def rehash(data: Path, gate: config.Gate = sample_reports.GATE, level: float | None = None) -> None:
+    """The train report names the weights that lie there, and the decision the train report.
+    `level`: of a look that was registered."""
     train = reports.read(reports.TrainReport, data / "train/report.json")
     if train.trained:
         train = train.model_copy(
@@ -354,7 +355,7 @@ def rehash(data: Path, gate: config.Gate = sample_reports.GATE) -> None:
     challenger = challenger.model_copy(update={"arms": arms, "test_sha256": test})
     reports.write(challenger, data / "challenger/report.json")
     timings = json.loads((data / "challenger/timing.json").read_text())
-    decision = decide.decide(gate, drift, baseline, prompt, train, challenger, timings)
+    decision = decide.decide(gate, drift, baseline, prompt, train, challenger, timings, level)
     request = decide.promotion_request(decision, prompt, train, challenger)
     reports.write(decision, data / "gate/decision.json")
     reports.write(request, data / "gate/request.json")

@@ -219,6 +219,11 @@ def assert_fits(state: State, entry: int, at: Revision, run: str) -> None:
     settings = json.loads(look.act.settings)
     told = settings["challenger"]
     sampled = {(arm.sampled.k, arm.sampled.temperature) for arm in compared.arms}
+    if at.told(reports.Opening) != reports.Opening(look=_first(state, look), test_sha256=look.act.test_sha256):
+        raise UserError(
+            f"run {run} was not measured for the look that entry {look.number} registered, so its rollouts may be "
+            f"older, or chosen. Nobody can promote it. Start it again: {commands.command('run')}"
+        )
     same = {
         "thresholds": decision.hashes.get("gate") == files.digest(settings["gate"]),
         "thresholds in params.yaml": _thresholds(params) == look.act.settings,
