@@ -199,7 +199,7 @@ def _registered(owner: Owner, anew: bool) -> float | None:
             return _keep_terms(owner)
         wanted = wanted.model_copy(update={"look": past.look})
     act = wanted.model_copy(update={"level": level})
-    state.looks[number], owner.lists[number] = Look(number, "", act, True), names
+    state.looks[number], owner.lists[number] = Look(number, "", act, True, act.settings), names
     return level
 
 

@@ -228,6 +228,8 @@ read_entry() {
 #   requests[n SUBSEP path], approvals[n], dirty[n]   requests: their facts; entries that approve, override
 #   champion[model], promoted[n], replaced[n], id[n]  what is served: the entry of its promotion
 #   looks[n SUBSEP path], look_of[what], most[test]   looks at test sets; thresholds[model]
+#   at[test], what_at, terms_at[test SUBSEP i]        registrations at a test set; the policy's terms then
+#   first_at, price_of, least_price[what]             of a look: the first of these, and what it spends
 #   opened[test], erased[test or list]   retired test sets: the entry that retired them
 #   rejected[model SUBSEP prompt SUBSEP weights]      the rejection that holds
 #   grounds[n]                                        the entries that an entry rests on; for these:
@@ -444,15 +446,66 @@ function judge_registration(    n, model, what, terms, i, least, test) {
            text("entry/act/grader_sha256") SUBSEP text("entry/act/measured_sha256")
     terms = text("entry/act/settings") SUBSEP text("entry/act/examples/sha256")
     need(!((what, terms) in registered), "this very look is registered already")
-    registered[what, terms] = 1
     least = what in look_of ? look_of[what] : most[test] + 1
     need(F["entry/act/look"] + 0 >= least, "it is look " least " at its test set, and says less")
     need(F["entry/act/look"] + 0 <= looks_allowed(text("entry/act/settings")), "all looks at its test set are spent")
+    if (model in thresholds_by) judge_level(n, what, test, least, gate_of(thresholds[model]))
+    else judge_level(n, what, test, least, gate_of(text("entry/act/settings")))
+    if ("entry/act/level" in F) registered[what, terms] = 1
     if (!(what in look_of) || F["entry/act/look"] + 0 < look_of[what]) look_of[what] = F["entry/act/look"] + 0
     if (F["entry/act/look"] + 0 > most[test] + 0) most[test] = F["entry/act/look"] + 0
     if (model in thresholds_by) rests_on(thresholds_by[model])
     else { set_thresholds(model, text("entry/act/settings")); thresholds_by[model] = n }
     by_policy[n] = thresholds[model] == text("entry/act/settings")
+}
+function judge_level(n, what, test, look, in_force,    settings, i, each, spent, alpha, price, most_level) {
+    # what earlier looks at this test set took of alpha is spent; the rest is for the looks that are left
+    settings = gate_of(text("entry/act/settings")); alpha = alpha_of(settings)
+    price = "entry/act/level" in F ? 2 * F["entry/act/level"] : alpha / looks_allowed(text("entry/act/settings"))
+    if (!("entry/act/level" in F)) need(!levels_since, "it does not say what it spends of alpha, as looks do since entry " levels_since)
+    else {
+        for (i = 1; i <= at[test] + 0; i++) is_no_looser(settings, terms_at[test, i])
+        for (i = 1; i <= at[test] + 0; i++) {
+            each = what_at[test, i]
+            if (first_at[each] == i && each != what && (!(what in first_at) || i < first_at[what])) spent += price_of[each]
+        }
+        most_level = (alpha - spent) / (looks_allowed(text("entry/act/settings")) - look + 1) / 2
+        most_level = int(most_level * 1e12 + 0.5) / 1e12
+        need(most_level > 1e-9, "nothing is left of alpha for a look at its test set")
+        if (what in least_price && least_price[what] / 2 < most_level) most_level = least_price[what] / 2
+        need(F["entry/act/level"] + 0 <= most_level * (1 + 1e-9), "it asks at a level above " most_level)
+        if (!levels_since) levels_since = n
+    }
+    i = ++at[test]; terms_at[test, i] = in_force; what_at[test, i] = what
+    if (!(what in first_at)) first_at[what] = i
+    if (!(what in price_of) || price > price_of[what]) price_of[what] = price
+    if (!(what in least_price) || price < least_price[what]) least_price[what] = price
+}
+function gate_of(settings) {  # section gate, the last of the two
+    gsub(/["\\]/, "", settings)
+    return match(settings, /[{,]gate:/) ? substr(settings, RSTART + 1) : ""
+}
+function alpha_of(gate) { return term(gate, "alpha") == "" ? 0.05 : term(gate, "alpha") + 0 }
+function term(gate, key) {  # its value, as written; empty where there is none
+    if (!match(gate, "[{,]" key ":")) return ""
+    gate = substr(gate, RSTART + RLENGTH)
+    if (match(gate, /^(\[[^]]*\]|\{[^}]*\})/) || match(gate, /^[^,}]*/)) return substr(gate, 1, RLENGTH)
+}
+function is_no_looser(now, then,    i, count, keys, key, a, b, stricter) {
+    count = split("alpha max_greedy_loss max_calls_p95_increase max_tokens_increase max_turns_p95_increase " \
+        "max_unreadable_increase max_abstention_increase max_unscored_increase max_hack_rate max_slice_loss min_slice " \
+        "max_unscored_share max_latency_increase min_gain require_hack_source latency_decides require_drift prices " \
+        "num_bootstrap seed", keys, " ")
+    for (i = 1; i <= count; i++) {
+        key = keys[i]; a = term(now, key); b = term(then, key)
+        if (a == b || a == "" || b == "") continue
+        stricter = 0
+        if (i <= 13) stricter = a != "null" && (b == "null" || a + 0 < b + 0)
+        else if (i == 14) stricter = a + 0 > b + 0
+        else if (i <= 16) stricter = a == "true"
+        else if (i == 17) stricter = length(a) < length(b) && (a == "[]" || index(b, substr(a, 2, length(a) - 2)))
+        need(stricter, "at an earlier look at its test set, the policy had a stricter " key)
+    }
 }
 function judge_opened(    n, model, test) {
     unsigned()

@@ -11,7 +11,7 @@ needs fresh examples. The ledger holds the level of each look (tasks/promotion/c
 stage `gate` asks at that level.
 
 Terms that are chosen after a result are no terms. So on examples that were looked at, a later look
-must be as strict as every earlier one, key by key (`looser`).
+must be as strict as the policy was at every earlier one, key by key (`looser`).
 """
 
 from __future__ import annotations

@@ -50,6 +50,11 @@ class Kept(Report):
     size: int = Field(ge=0)
 
 
+def gate_of(settings: str) -> dict[str, Any]:
+    """Return section `gate` of settings. Before there was alpha, it was 5 % for one look."""
+    return {"alpha": 0.05} | json.loads(settings)["gate"]
+
+
 class Registration(Report):
     """A look at a test set, written down before the set is opened."""
 
@@ -77,8 +82,8 @@ class Registration(Report):
 
     @property
     def gate(self) -> dict[str, Any]:
-        """Section `gate` of its settings. Before there was alpha, it was 5 % for one look."""
-        return {"alpha": 0.05} | json.loads(self.settings)["gate"]
+        """Section `gate` of its settings."""
+        return gate_of(self.settings)
 
 
 class Opened(Report):

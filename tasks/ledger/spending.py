@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rft.errors import UserError
 from rft.gate import terms
-from tasks.ledger.entry import Registration
+from tasks.ledger.entry import Registration, gate_of
 from tasks.ledger.state import Look, what_of
 
 FRESH = "Take fresh test examples (another examples.seed or block, none of them used before)."
@@ -42,7 +42,7 @@ def past(wanted: Registration, looks: Sequence[Look]) -> Past:
     others = [look for what, look in first.items() if what != what_of(wanted)]
     if same is not None:
         others = [look for look in others if look.number < same.number]
-    number = same.act.look if same else 1 + max((look.act.look for look in others), default=0)
+    number = same.act.look if same else 1 + max((look.act.look for look in looks), default=0)
     return Past(number, sum(price(look, looks) for look in others), level_before(wanted, looks), tuple(looks))
 
 
@@ -59,14 +59,16 @@ def price(look: Look, looks: Iterable[Look]) -> float:
 
 def level(wanted: Registration, past: Past) -> float:
     """Return the level that a look may have. Raises UserError where nothing is left of alpha, or
-    its terms are looser than those of an earlier look at its examples."""
+    its terms are looser than the policy's at an earlier look at its examples. So terms under which
+    nobody can be asked bind nobody, and excuse nobody."""
     gate = wanted.gate
     for look in past.overlapping:
-        if looser := terms.looser(gate, look.act.gate):
-            was = ", ".join(f"{key} was {look.act.gate[key]}, and is {gate[key]}" for key in looser)
+        then = gate_of(look.policy)
+        if looser := terms.looser(gate, then):
+            was = ", ".join(f"{key} was {then[key]}, and is {gate[key]}" for key in looser)
             raise UserError(
-                f"entry {look.number} looked at these test examples under stricter terms: in section gate, {was}. "
-                f"Terms that are chosen after a result are none. Keep the terms, or: {FRESH}"
+                f"when entry {look.number} looked at these test examples, the policy had stricter terms: in section "
+                f"gate, {was}. Terms that are chosen after a result are none. Keep the terms, or: {FRESH}"
             )
     found = terms.level(gate["alpha"], gate["looks"], past.look, past.spent)
     if found <= _ROUNDING:

@@ -90,6 +90,8 @@ class Look:
     act: Registration
     by_policy: bool
     """Its thresholds were those of the policy: only then may it end in a request."""
+    policy: str
+    """The thresholds that the policy had then."""
 
     @property
     def what(self) -> tuple[object, ...]:
@@ -274,8 +276,8 @@ class State:
                 self.change(change)
             case Registration() as act:
                 self.first_thresholds(act)
-                by_policy = act.settings == self.policy.thresholds[act.model]
-                self.looks[entry.number] = Look(entry.number, entry.time, act, by_policy)
+                policy = self.policy.thresholds[act.model]
+                self.looks[entry.number] = Look(entry.number, entry.time, act, act.settings == policy, policy)
             case Opened() as act:
                 self.opened[entry.number] = act
             case Erasure() as act:

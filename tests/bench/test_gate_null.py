@@ -53,5 +53,5 @@ def test_it_tells_a_gate_that_decides_otherwise(monkeypatch: pytest.MonkeyPatch)
     gate = next(gate_null.shipped()).gate
     near = [case for case in gate_cases.cases(gate, 10) if case.gate.looks > 1]
     assert all(gate_cases.agree(case) for case in near)
-    monkeypatch.setattr(levels, "question", lambda gate: 0.2)
+    monkeypatch.setattr(levels, "question", lambda gate, registered=None: 0.2)
     assert not all(gate_cases.agree(case) for case in near)

@@ -16,7 +16,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "llama3": lambda text: formats.FAMILIES["llama3"].read(text, 0),
     "mistral": lambda text: formats.FAMILIES["mistral"].read(text, 0),
     "named": lambda text: formats.Mistral(named=True).read(text, 0),
-    "harmony": lambda text: formats.FAMILIES["harmony"].read(text, 0),
+    "harmony": lambda text: formats.Harmony().read(text, 0),
 }
 WORST = (
     "<tool_call>\n",
