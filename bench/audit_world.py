@@ -569,6 +569,7 @@ def _set_right(world: World, ledger: Ledger) -> None:
 
 def _looks_elsewhere(world: World, ledger: Ledger) -> None:
     """A look at a test set of its own, and its list of examples, as another clone shared it."""
+    from tasks.ledger import spending
     from tasks.ledger.entry import Registration
     from tasks.promotion import counting
 
@@ -589,7 +590,7 @@ def _looks_elsewhere(world: World, ledger: Ledger) -> None:
         look=1,
         examples=counting.listed(names),
     )
-    ledger.append(act)
+    ledger.append(act.model_copy(update={"level": spending.level(act, spending.past(act, []))}))
 
 
 def _other_rules(world: World, ledger: Ledger) -> None:
