@@ -53,6 +53,7 @@ REAL = (
     "files.py",
     "gate/__init__.py",
     "gate/pool.py",
+    "gate/terms.py",
     "grading/__init__.py",
     "grading/margins.py",
     "lines.py",
