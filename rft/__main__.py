@@ -7,9 +7,9 @@ Five things happen first:
   driver would leave an orphan that writes into a later run.
 - It checks that Python imported the engine of this folder. A run has its own worktree, and must
   never execute another one's code.
-- Stage `challenger` opens the test examples only for a look that is registered in the ledger.
 - It reads params.yaml. A wrong key, or a margin that the gate could never find met
   (rft/grading/margins.py, rft/gate/pool.py), ends the stage before any compute is spent.
+- Stage `challenger` opens the test examples only for a look that is registered in the ledger.
 
 An error is one message on stderr after `error: `, and an exit code that says who can fix it
 (`rft.errors`).

@@ -46,11 +46,11 @@ the embedded policy, on a processor without AVX-512; a reward is that of the age
 writes.
 
 - `policy.warm_start.lr`, 2e-3: by the reward after 600 steps of warm start. It is 0.49 to 0.60 on
-  ten seeds at 2e-3. At 4e-3 it is 0.51 on one seed and 0.12 on another, where more steps do not
-  help either: the rate destroys the heads with which the policy copies before they are of use.
+  ten seeds at 2e-3. At 4e-3 it is 0.51 on one seed and 0.12 on another: the rate destroys the heads
+  with which the policy copies before they are of use.
 - The order of the warm start: batches hold dialogues of all lengths. Sorted by length, they save
-  12 % of the time, and the ten rewards are 0.35 to 0.81, because dialogues of one length are of one
-  kind and the last few batches decide (`rft/trainer/lessons.py`).
+  12 % of ICD-10's time, and the ten rewards are 0.35 to 0.81, because dialogues of one length are
+  of one kind and the last few batches decide (`rft/trainer/lessons.py`).
 - `policy.warm_start.steps`, 900: as many as ICD-10 needs to copy codes. The agent of `rft new` has
   600.
 - `train.lr`, 2e-3 for LoRA at width 128: by how far the first step moves the policy, in nats per

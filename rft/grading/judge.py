@@ -130,7 +130,7 @@ class Judge(Generic[T]):
         def rendered() -> list[dict[str, str]]:
             return [{"role": role, "content": text.render(scope, sent.shown)} for role, text in self._input]
 
-        messages = await asyncio.to_thread(rendered)  # 80 kB take 0.3 s, and other rollouts wait for this loop
+        messages = await asyncio.to_thread(rendered)  # 40 kB take up to 0.3 s, and other rollouts wait for this loop
         body = {**self._asked, "messages": _with_rule(messages) if sent.quotes else messages}
         payload = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 

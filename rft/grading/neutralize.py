@@ -19,12 +19,12 @@ Passages are searched as a model reads them: letters of other alphabets count as
 they look like, letters without their accents, `i g n o r e` as a word, and `\u0069` in JSON as the
 letter, and a run of blanks as one. The judge is shown the text itself.
 
+Every such passage is listed as evidence with the grade. It changes no score by itself: whether an
+attempt costs something is decided elsewhere, and an honest answer may quote such words, too.
+
 Whoever writes what is read here may want to hold the reader up, so it takes time in proportion to
 the text's length. Two things would not: patterns with a blank in them, on a run of blanks (5,000
 took 11 s), and Python's normal form of a letter with thousands of accents.
-
-Every such passage is listed as evidence with the grade. It changes no score by itself: whether an
-attempt costs something is decided elsewhere, and an honest answer may quote such words, too.
 """
 
 from __future__ import annotations

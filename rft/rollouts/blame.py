@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rft.grading.grader import FORM_REMEDY, Grader
 from rft.recipe import Recipe
 from rft.tools.client import ToolClient
-from rft.types import INFRASTRUCTURE, Example, Grade, RolloutContext, StopReason, Trajectory, Turn
+from rft.types import INFRASTRUCTURE, Example, Grade, GradeStatus, RolloutContext, StopReason, Trajectory, Turn
 from rft.wire.contract import clip
 from rft.wire.trace import Traces
 
@@ -31,7 +31,7 @@ async def unjudgeable(
 ) -> str:
     """Say why waiting is of no use; empty: it may be, or too few rollouts lack a score by the
     grader's doing."""
-    silent = [(example, one) for example, one in played if one.reward is None and one.stop_reason not in INFRASTRUCTURE]
+    silent = [(example, one) for example, one in played if _is_silent(one)]
     if len(silent) <= max_share * len(played):
         return ""
     example, one = silent[-1]
@@ -57,6 +57,13 @@ async def unjudgeable(
         f"The grader answers, and has no score for what the policy wrote, such as {said!r} (example {example.id}, "
         f"rollout {one.rollout_id}). {FORM_REMEDY}"
     )
+
+
+def _is_silent(one: Trajectory) -> bool:
+    """Whether the grader answered, and gave no score. One that takes too long is waited for: to ask
+    it again would take as long."""
+    answered = one.stop_reason not in INFRASTRUCTURE and one.grade.status is not GradeStatus.timeout
+    return one.reward is None and answered
 
 
 __all__ = ["unjudgeable"]

@@ -9,9 +9,9 @@
 
 **Order.** Each pass over the dialogues is shuffled anew, whatever their length. The embedded
 policy, which learns a language first, reads the shortest third alone for the first quarter of the
-steps (`short_first`). A batch is never made of one length, although that would save 12 % of the
-time in padding: dialogues of one length are of one kind, and the last few batches then decide which
-kind the policy prefers. Of policies that had imitated a colleague who looks up every second
+steps (`short_first`). A batch is never made of one length, although that would save padding, 12 %
+of ICD-10's time: dialogues of one length are of one kind, and the last few batches then decide
+which kind the policy prefers. Of policies that had imitated a colleague who looks up every second
 question, one would look up every third and another four of five; with mixed batches, four policies
 look up 43 to 51 %. All is a function of seed and step.
 

@@ -10,8 +10,8 @@ under the policy's thresholds can be promoted.
              and free: a run that is resumed, or started again. The two candidates of a run are one
              look. Another recipe, or another setting of sampling, draws the rollouts anew: a look.
     level    what earlier looks took of gate.alpha is spent. A look gets its share of what is left
-             (tasks/ledger/spending.py), and terms looser than those of an earlier look at its
-             examples are refused
+             (tasks/ledger/spending.py), and terms looser than the policy's at an earlier look at
+             its examples are refused
     count    goes by example (counting.py): one example more makes no fresh set. A set that
              was opened, or whose list was erased, is retired: no look at its examples counts
              (retiring.py).

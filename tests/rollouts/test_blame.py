@@ -18,7 +18,7 @@ from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.recovery import Played
 from rft.tools.client import ToolClient
 from rft.tools.signatures import schemas
-from rft.types import Trajectory
+from rft.types import GradeStatus, StopReason, Trajectory, Unscored
 from rft.wire.trace import Traces
 from tests import tiny_recipe
 from tests.rollouts.test_loop import PROMPT
@@ -97,6 +97,18 @@ def test_an_answer_that_no_grader_can_read_ends_the_stage_and_names_it(ours: rec
 def test_a_grader_that_is_down_is_waited_for(ours: recipe.Recipe):
     with pytest.raises(TooManyUnscored, match=r"Waited rollout\.pause_s"):
         play(ours, "{", lambda text, count: error())
+
+
+def test_a_grader_that_takes_too_long_is_waited_for_and_not_asked_more(ours: recipe.Recipe):
+    late = Trajectory("r", "e", (), StopReason.completed, Unscored(GradeStatus.timeout, "late"), None)
+
+    class Never:
+        async def grade(self, *_: Any) -> Any:
+            raise AssertionError("asked again")
+
+    example = ours.examples("train", 1, 0)[0]
+    asked = blame.unjudgeable(ours, Never(), Never(), Traces(), [(example, late)] * 8, 0.02)  # type: ignore[arg-type]
+    assert asyncio.run(asked) == ""
 
 
 def test_a_grader_that_comes_back_meanwhile_is_not_blamed(ours: recipe.Recipe):

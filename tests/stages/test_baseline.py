@@ -43,6 +43,17 @@ def teachable(folder: Path) -> Path:
     return tiny_recipe.teachable(tiny_recipe.make(folder))
 
 
+def test_replies_without_room_are_counted(ladder: Path, tmp_path: Path):
+    made = teachable(tmp_path / "recipe")
+    text = (made / "tools.py").read_text(encoding="utf-8")
+    talks = "import functools\n\n\n@functools.wraps(lookup)\ndef talks(**asked):\n    return lookup(**asked) * 2000\n"
+    talks += "\n\nTOOLS = [talks]"
+    (made / "tools.py").write_text(text.replace("TOOLS = [lookup]", talks), encoding="utf-8")
+    report = measured(ladder, tmp_path / "long", made)
+    assert "of 24 rollouts a tool's reply was longer than what was left of the context" in report.reason
+    assert "longer than what was left" not in measured(ladder, tmp_path / "short", teachable(tmp_path / "usual")).reason
+
+
 HALF = '0.5 + 0.5 * (sample["output_text"].strip() == item["target"])'
 
 
