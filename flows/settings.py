@@ -15,6 +15,9 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
+TEMPLATE = Path(__file__).parent / "template"
+"""What `rft new` copies."""
+
 
 def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()) -> config.Params:
     """Read the settings. `overrides` are like `train.steps=40`, with values in YAML.
@@ -24,10 +27,29 @@ def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()
     """
     overrides = tuple(overrides)
     commands.remember(settings=commands.options(clone.root, file, overrides))
-    path = Path(file) if file else clone.root / "params.yaml"
-    if not path.is_absolute() and not path.exists():
-        path = clone.root / path
-    return of_file(path, overrides, str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path))
+    return of_file(_place(clone, file), overrides, _named(clone, file))
+
+
+def ungated(
+    clone: Clone, file: str | None = None, overrides: Iterable[str] = (), recipe: str | None = None
+) -> config.Params:
+    """Read settings for what decides nothing, so that margins of the gate may be missing. `recipe`:
+    its folder, where there is no file that names one; then all else has its default.
+
+    Raises ConfigError like `resolve`.
+    """
+    overrides = tuple(overrides)
+    commands.remember(settings=commands.options(clone.root, file, overrides))
+    if file is None and recipe is not None:
+        raw: dict[str, Any] = {}
+    else:
+        raw = config.read_sections(_place(clone, file), _named(clone, file))
+    if recipe is not None:
+        raw["recipe"] = {"path": recipe}
+    raw.setdefault("gate", config.read_sections(TEMPLATE / "params.yaml", "params.yaml")["gate"])
+    for override in overrides:
+        _set(raw, override)
+    return config.parse(raw, _named(clone, file))
 
 
 def of_file(path: Path, overrides: Iterable[str] = (), where: str = "") -> config.Params:
@@ -94,6 +116,18 @@ def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> Non
             f"the window pattern {pattern!r} matches {found.relative_to(clone.root)}, which {whose}; "
             f"this recipe is {recipe}. Use {remedy}."
         )
+
+
+def _place(clone: Clone, file: str | None) -> Path:
+    """Find a file as the user named it: from where they are, or from the clone's root."""
+    path = Path(file) if file else clone.root / "params.yaml"
+    return path if path.is_absolute() or path.exists() else clone.root / path
+
+
+def _named(clone: Clone, file: str | None) -> str:
+    """Name it in messages."""
+    path = _place(clone, file)
+    return str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path)
 
 
 def _set(raw: dict[str, Any], override: str) -> None:

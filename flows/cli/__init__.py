@@ -31,9 +31,9 @@ from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 VERBS = (
-    "run", "runs", "extend", "doctor", "bench", "stage", "exploits", "serve-tools", "report", "cancel", "gc", "approve",
-    "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export", "play", "rollouts", "replay",
-    "up", "new", "invent", "model", "ingest", "drift", "demo", "backup", "restore",
+    "run", "runs", "extend", "baseline", "doctor", "bench", "stage", "exploits", "serve-tools", "report", "cancel",
+    "gc", "approve", "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export", "play",
+    "rollouts", "replay", "up", "new", "invent", "model", "ingest", "drift", "demo", "backup", "restore",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\
@@ -41,6 +41,7 @@ Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline
 
   rft demo                     run the whole ladder on the example recipe
   rft new recipes/mine         create a recipe of your own to start from
+  rft baseline                 how good is the agent today? Rows, tools and a grader are enough
   rft doctor                   check for what would go wrong, in a minute
   rft run                      run the ladder with the settings in params.yaml
   rft runs                     list the runs, and how they ended

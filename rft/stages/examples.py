@@ -69,7 +69,7 @@ def run(params: Params) -> None:
             blocks = tested(loaded, section)
             splits[split] = [row for some in blocks.values() for row in some]
         else:
-            splits[split] = _from_recipe(loaded, split, getattr(section, split), section.seed)
+            splits[split] = from_recipe(loaded, split, getattr(section, split), section.seed)
         rows.check_named(splits[split], section.keys, split)
     given = {split: len(some) for split, some in splits.items()}
     splits = {split: once(some) for split, some in splits.items()}
@@ -173,7 +173,7 @@ def _latest(found: list[tuple[str, str, Example]], count: int) -> list[tuple[str
 def tested(loaded: Recipe, section: config.Examples) -> dict[int, list[Example]]:
     """Make the test examples, by block. Raises UserError where the recipe has too few."""
     blocks = asked(loaded, section)
-    return {block: _from_recipe(loaded, "test", section.test, section.seed, block) for block in blocks}
+    return {block: from_recipe(loaded, "test", section.test, section.seed, block) for block in blocks}
 
 
 def asked(loaded: Recipe, section: config.Examples) -> range:
@@ -188,7 +188,8 @@ def asked(loaded: Recipe, section: config.Examples) -> range:
     return wanted
 
 
-def _from_recipe(loaded: Recipe, split: Split, count: int, seed: int, block: int = 0) -> list[Example]:
+def from_recipe(loaded: Recipe, split: Split, count: int, seed: int, block: int = 0) -> list[Example]:
+    """Take a split from the recipe. Raises UserError where it has fewer than were asked for."""
     found = loaded.examples(split, count, seed, block)
     if len(found) != count:
         where = f" of block {block}" if block else ""

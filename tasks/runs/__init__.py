@@ -12,5 +12,5 @@ console     what stages print, as plain lines
 repro       one `dvc repro`, watched and never left behind
 champion    what is served now, as files
 run         a run: start or adopt it, record it
-by_hand     one stage outside of any run
+by_hand     stages outside of any run
 """

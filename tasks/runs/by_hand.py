@@ -1,5 +1,7 @@
-"""One stage outside of any run: this folder's data/ goes in, the stage's shelf comes out, and
-nothing is recorded.
+"""Stages outside of any run: nothing is recorded.
+
+    run_stage         one stage: this folder's data/ goes in, the stage's shelf comes out
+    measure           the baseline of given rows: no traffic, no ledger, no shelf goes in
 
 The stage runs as in a run: by DVC, in a worktree whose params.yaml has every value written out. So
 any settings will do, not only those of the clone's params.yaml; a section that the file leaves out
@@ -12,14 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rft import commands, config, needs, shelves
+from rft import commands, config, needs, reports, shelves
 from rft.errors import UserError
 from rft.models import source
+from rft.types import Example
 from tasks.runs import edits, records, repro, windows
 from tasks.runs import run as runs
+from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 
 _BROUGHT = (str(shelves.folder("champion")), str(shelves.folder("model")), str(shelves.SNAPSHOT))
@@ -39,13 +43,47 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
             if path not in (str(shelves.SNAPSHOT), str(shelves.folder("model"))) and (clone.root / path).exists():
                 _copy(clone.root / path, tree / path)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
-        fresh = folder(clone) / "shelf"
-        _copy(tree / shelves.folder(name), fresh)
-        shelf = clone.root / shelves.folder(name)
-        shutil.rmtree(shelf, ignore_errors=True)
-        shelf.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(fresh, shelf)
+        _keep(clone, tree, name)
     return outcome
+
+
+def measure(
+    clone: Clone,
+    params: config.Params,
+    rows: Sequence[Example],
+    served: Served,
+    recipe: Mapping[str, str] | None = None,
+) -> reports.BaselineReport:
+    """Run stages `policy` and `baseline` on these rows as validation examples, and leave the shelf
+    of the latter. `recipe`: the files of a recipe that is written for this measurement alone.
+
+    A later run with the same settings and rows takes both stages from the cache. Raises UserError
+    and StageFailed like `run_stage`.
+    """
+    if recipe is None:
+        runs.refuse_missing_recipe(clone, params)
+    with _worktree(clone, params, "baseline") as tree:
+        for name, text in (recipe or {}).items():
+            place = tree / params.recipe.path / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        reports.write_lines((row.line for row in rows), tree / shelves.examples_file("validation"))
+        reports.write_json(params.examples.keys.model_dump(), tree / shelves.KEYS)
+        served.place(tree)
+        for name in ("policy", "baseline"):
+            repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
+        _keep(clone, tree, "baseline")
+        return reports.read(reports.BaselineReport, tree / shelves.path(reports.BaselineReport))
+
+
+def _keep(clone: Clone, tree: Path, name: str) -> None:
+    """Put the stage's shelf in place of the clone's."""
+    fresh = folder(clone) / "shelf"
+    _copy(tree / shelves.folder(name), fresh)
+    shelf = clone.root / shelves.folder(name)
+    shutil.rmtree(shelf, ignore_errors=True)
+    shelf.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(fresh, shelf)
 
 
 def lock(clone: Clone) -> Path:

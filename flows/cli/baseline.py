@@ -1,0 +1,201 @@
+"""How good is the agent today, and would training help?
+
+Only rows, tools and a grader are needed: no traffic, no ledger, no margins of a gate. The agent
+plays k rollouts of each row and is graded. You see its scores, whether it is ready for training,
+and its worst conversations. Nothing is recorded; a run with the same rows and settings takes what
+was measured here from the cache.
+
+  rft baseline                         the agent of params.yaml, on its validation examples
+  rft baseline --params recipes/mine/params.yaml
+  rft baseline --rows week.jsonl       on rows of your own: JSON lines with `messages`
+
+Without a recipe, name the grader. Settings are then those of --params, and otherwise the defaults:
+
+  rft baseline --rows rows.jsonl --grader grader.json --tools tools.py
+               --set policy.server.kind=chat --set policy.server.url=http://127.0.0.1:8000
+               --set policy.server.model=NAME
+
+Any server of chat completions will do. Tools may also be endpoints or MCP servers (--set
+tools.endpoints=..., --set tools.mcp=...). How many rows and rollouts: --set baseline.examples=24
+--set baseline.k=4. After kill -9 the same command goes on. The exit code is 0 whatever the agent is
+worth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.cli.options import add_settings, count
+from flows.screen import say, watched
+from rft import commands
+from rft.errors import UserError
+from rft.words import counted
+from tasks.runs import clone
+
+if TYPE_CHECKING:
+    from rft import config, reports
+    from rft.rollouts.log import LogRow
+    from rft.types import Example
+
+BESIDE = "recipes/measured"
+"""Where the files of a recipe lie that is written for one measurement; it exists in its worktree
+alone."""
+NO_EXAMPLES = '''\
+"""Rows alone: they were given beside it."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+'''
+NO_TOOLS = '"""No tools of its own."""\n\nTOOLS = []\n'
+_REMEDY = "A row is a JSON object with `messages`, one a line."
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", metavar="FILE", help="rows of JSON lines, in place of the recipe's examples")
+    parser.add_argument("--worst", type=count, metavar="N", default=3, help="conversations to show (default: 3)")
+    without = parser.add_argument_group("without a recipe")
+    without.add_argument("--grader", metavar="FILE", help="grader.json (docs/graders.md); it needs --rows")
+    without.add_argument("--tools", metavar="FILE", help="tools.py with TOOLS, if tools are Python functions")
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from flows import settings
+    from rft import shelves
+    from rft.rollouts import log as rollout_log
+    from tasks.promotion import champions
+    from tasks.runs import by_hand, champion
+
+    written, file = _recipe(options), Path(options.rows).absolute() if options.rows else None
+    here = clone.enter()
+    params = settings.ungated(here, options.params, options.overrides, BESIDE if written else None)
+    if written and params.policy.server is None and params.policy.model is None:
+        raise UserError(
+            "--grader: there is no policy. Name a server, --set policy.server.kind=chat --set policy.server.url=... "
+            "--set policy.server.model=..., or a model, --set policy.model=FOLDER (docs/models.md). The embedded "
+            "policy needs a recipe with demonstrations."
+        )
+    served = champion.BEGINNING if written else champions.of_params(here, params, say)
+    served.refuse_other_base(params)
+    with contextlib.chdir(here.root):  # recipe.path is relative to it
+        rows = _rows(params, file)
+    with watched():
+        report = by_hand.measure(here, params, rows, served, written)
+    console = Console(highlight=False)
+    console.print(table(report))
+    played = rollout_log.read(here.root / shelves.rollouts("baseline"))
+    _show_worst(console, played, options.worst)
+    for line in _last(report, written is not None):
+        console.print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def _recipe(options: argparse.Namespace) -> dict[str, str] | None:
+    """Write the files of a recipe that consists of a grader and tools. None: it has one."""
+    if options.grader is None:
+        if options.tools is not None:
+            raise UserError("--tools is for an agent without a recipe. Add --grader FILE, or write the recipe's tools.")
+        return None
+    if options.rows is None:
+        raise UserError("--grader: there is no recipe, so where are the rows? Add --rows FILE.")
+    tools = NO_TOOLS if options.tools is None else _text(options.tools, "--tools")
+    return {"examples.py": NO_EXAMPLES, "tools.py": tools, "grader.json": _text(options.grader, "--grader")}
+
+
+def _text(name: str, option: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"{option} {name}: cannot be read ({why}). Name a file.") from None
+
+
+def _rows(params: config.Params, file: Path | None) -> list[Example]:
+    """Return the rows to play: those of the file, or the recipe's validation examples."""
+    from rft import recipe, rows, shelves
+    from rft.stages import examples
+
+    section = params.examples
+    if file is not None:
+        found = shelves.load_examples("validation", file, section.keys, _REMEDY)
+    else:
+        loaded = recipe.load(params.recipe, section.keys)
+        found = examples.once(examples.from_recipe(loaded, "validation", section.validation, section.seed))
+    rows.check_named(found, section.keys, str(file or "the recipe"))
+    return found
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+def table(report: reports.BaselineReport) -> Table:
+    """Make a table of what was measured, within 80 characters."""
+    from tasks.display.markdown import ROWS, cell
+
+    at_work = report.sampled
+    num, k = counted(len(at_work.rows), "row"), counted(at_work.k, "rollout")
+    title = f"{num}, {k} each at temperature {at_work.temperature:g}, 95 % intervals"
+    made = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
+    made.show_header = False
+    for words, (how, key) in ROWS.items():
+        made.add_row(words, cell(getattr(report, how).metrics.get(key)))
+    made.add_row(*_best(at_work))
+    shares = {name: at_work.shares[key] for name, key in _SHARES.items()}
+    made.add_row("rows", ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
+    made.add_row("ended", _counts(at_work.stop_reasons) or "–")
+    if at_work.unscored:
+        why = _counts(at_work.unscored_stop_reasons)
+        made.add_row("unscored", f"{at_work.unscored}{f' ({why})' if why else ''}", style="red")
+    return made
+
+
+_SHARES = {"always solved": "always_solved", "sometimes": "mixed", "never": "always_failed"}
+
+
+def _best(at_work: reports.Evaluation) -> tuple[str, str]:
+    """Say what the best of several rollouts scores: the room that training has."""
+    ks = "/".join(str(k) for k, _ in at_work.max_at_k)
+    return f"best of {ks}", "  ".join(f"{score:.2f}" for _, score in at_work.max_at_k)
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def worst(played: Sequence[LogRow], most: int) -> list[LogRow]:
+    """Choose the lowest rewards, one of each example, and before them what got no grade: an outage
+    must be seen first."""
+    sampled = [row for row in played if row.temperature != 0 and not row.left_out]
+    order = sorted(sampled, key=lambda row: (row.reward is not None, row.reward or 0.0, row.rollout_id))
+    return [*{row.example_id: row for row in reversed(order)}.values()][::-1][:most]
+
+
+def _show_worst(console: Console, played: Sequence[LogRow], most: int) -> None:
+    from flows.cli.rollouts import STYLES
+    from rft.rollouts import transcript
+
+    shown = worst(played, most)
+    say(f"The worst rollouts, of {counted(len(shown), 'row')}:")
+    for row in shown:
+        say()
+        for line in transcript.lines(row):
+            console.print(Text(line.text, STYLES[line.kind]), soft_wrap=True)
+
+
+def _last(report: reports.BaselineReport, has_no_recipe: bool) -> Iterator[str]:
+    yield f"\n{report.readiness}: {report.reason}"
+    yield f"\nAll of them  {commands.command('rollouts', '--here', '--stage', 'baseline')}"
+    if has_no_recipe:
+        yield f"Go on        {commands.command('new', 'recipes/mine')}, and put rows, tools and grader there"
+    else:
+        yield f"Go on        {commands.command('doctor')}"

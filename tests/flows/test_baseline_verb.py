@@ -1,0 +1,177 @@
+"""`rft baseline` says how good an agent is from rows, tools and a grader: without traffic, a ledger
+or a gate, with or without a recipe, and leaves no run behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ladder_clone
+import pytest
+import yaml
+from aiohttp import web
+from test_new import clone as clone
+from test_new import rft
+
+from flows import cli
+from tasks.ledger import book
+from tasks.runs import records
+from tasks.runs.clone import Clone
+
+CAPITALS = {"France": "Paris", "Italy": "Rome", "Peru": "Lima", "Mali": "Bamako", "Oman": "Muscat", "Cuba": "Havana"}
+GRADER = {
+    "type": "string_check",
+    "name": "right",
+    "operation": "eq",
+    "input": "{{sample.output_text}}",
+    "reference": "{{item.answer}}",
+}
+TOOLS = f'''"""A tool."""
+
+CAPITALS = {CAPITALS!r}
+
+
+def capital(country: str) -> str:
+    """Return the capital of a country."""
+    return CAPITALS[country]
+
+
+TOOLS = [capital]
+'''
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ladder_clone.Scripted:
+    made = ladder_clone.make(tmp_path)
+    monkeypatch.chdir(made.clone.root)
+    return made
+
+
+def files(folder: Path) -> list[str]:
+    """Write rows, a grader and tools, and return the options that name them."""
+    rows = (
+        {"messages": [{"role": "user", "content": f"What is the capital of {country}"}], "answer": city}
+        for country, city in CAPITALS.items()
+    )
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "grader.json").write_text(json.dumps(GRADER))
+    (folder / "tools.py").write_text(TOOLS)
+    return [*("--rows", str(folder / "rows.jsonl")), *("--grader", str(folder / "grader.json"))]
+
+
+def test_the_agent_of_the_settings_without_traffic_or_margins(
+    scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scripted.clone.root / "params.yaml"
+    raw = yaml.safe_load(path.read_text())
+    del raw["gate"], raw["traffic"]
+    path.write_text(yaml.safe_dump(raw))
+    assert cli.main(["baseline", "--worst", "1"]) == 0
+    out = capsys.readouterr().out
+    for words in ("95 % intervals", "reward", "best of", "The worst rollouts", "ready: "):
+        assert words in out
+    assert out.count("explanation") <= 1, "one of them"
+    assert [line.split()[0] for line in (scripted.script / "ran").read_text().splitlines()] == ["policy", "baseline"]
+    assert (scripted.clone.root / "data/baseline/rollouts.parquet").exists()
+    assert records.load_all(scripted.clone) == []
+    assert book.read(scripted.clone).state.number == 0
+
+
+def test_a_second_time_comes_from_the_cache(scripted: ladder_clone.Scripted) -> None:
+    assert cli.main(["baseline"]) == 0
+    assert cli.main(["baseline"]) == 0
+    assert len((scripted.script / "ran").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tools", "tools.py"], "--tools is for an agent without a recipe. Add --grader FILE"),
+        (["--grader", "grader.json"], "so where are the rows? Add --rows FILE."),
+        (["--rows", "rows.jsonl", "--grader", "none.json"], "--grader none.json: cannot be read"),
+        (["--rows", "rows.jsonl", "--grader", "grader.json"], "there is no policy. Name a server"),
+        (["--rows", "none.jsonl"], "none.jsonl: cannot be read"),
+        (["--rows", "tools.py"], "tools.py:1: not JSON"),
+        (["--rows", "empty"], "empty: holds no examples. A row is a JSON object with `messages`, one a line."),
+        (["--rows", "rows.jsonl", "--set", "examples.keys.target=ansr"], "Did you mean 'answer'?"),
+        (["--rows", "rows.jsonl", "--set", "baseline.ks=3"], "baseline"),
+    ],
+)
+def test_what_cannot_be_measured(
+    scripted: ladder_clone.Scripted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    said: str,
+) -> None:
+    """Files are named from where the user is, not from the clone's root."""
+    place = scripted.clone.root / "mine"
+    place.mkdir()
+    files(place)
+    (place / "empty").write_text("")
+    monkeypatch.chdir(place)
+    assert cli.main(["baseline", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (scripted.script / "ran").exists()
+
+
+@pytest.fixture
+def chat() -> Iterator[str]:
+    """A server of chat completions. Its agent asks the tool now and then, and else says Rome."""
+
+    async def complete(request: web.Request) -> web.Response:
+        body = await request.json()
+        messages: list[dict[str, Any]] = body["messages"]
+        rng = random.Random(json.dumps([messages, body.get("seed")]))
+        last, finish = messages[-1], "stop"
+        said: dict[str, Any] = {"role": "assistant", "content": last["content"] if last["role"] == "tool" else "Rome"}
+        if last["role"] == "user" and rng.random() < 0.5:
+            arguments = json.dumps({"country": last["content"].split()[-1]})
+            call = {"id": "c1", "type": "function", "function": {"name": "capital", "arguments": arguments}}
+            said, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+        choice = {"index": 0, "message": said, "finish_reason": finish}
+        usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+        return web.json_response({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "small", "object": "model"}]})
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", complete), web.get("/v1/models", models)])
+    loop, runner = asyncio.new_event_loop(), web.AppRunner(app)
+    loop.run_until_complete(runner.setup())
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    loop.run_until_complete(site.start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+
+@pytest.mark.story
+def test_rows_a_grader_and_tools_are_enough(clone: Clone, chat: str, tmp_path: Path) -> None:
+    """The real engine, a real server of chat completions, and no recipe."""
+    server = {"kind": "chat", "url": chat, "model": "small"}
+    settings = [f"policy.server.{key}={value}" for key, value in server.items()] + ["baseline.k=4"]
+    options = [*files(tmp_path), "--tools", str(tmp_path / "tools.py")]
+    done = rft(clone, "baseline", *options, *(part for one in settings for part in ("--set", one)))
+    assert done.returncode == 0, done.stderr
+    assert "6 rows, 4 rollouts each at temperature 1" in done.stdout
+    assert "ready: mean score 0." in done.stdout
+    assert "explanation not eq: 'Rome' and '" in done.stdout
+    assert "1 call" in done.stdout or "0 calls" in done.stdout
+    assert records.load_all(clone) == []
+    assert clone.git("status", "--porcelain") == "", "nothing was left in the user's tree"
+    shown = rft(clone, "rollouts", "--here", "--stage", "baseline", "--where", "num_tool_calls > 0", "-n", "2")
+    assert "2 of " in shown.stdout, shown.stderr
