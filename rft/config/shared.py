@@ -31,6 +31,9 @@ class Traits(Section):
     """Whether `rft doctor` may call the tool. Use false for a tool with side effects."""
     terminal: bool = False
     """Whether a call of the tool ends the rollout, with the call's arguments as the answer."""
+    shows_target: bool = False
+    """Whether the tool's replies may hold the target whatever it is asked, such as a document in
+    which the answer is written. false: the preflight refuses a tool that tells it."""
     client_errors: Literal["infrastructure", "policy"] = "infrastructure"
     """Who is to blame for HTTP 403, 404, 405, 407 and 410 without an `output`, and for an MCP tool
     that crashed or is gone. infrastructure: the server, and the rollout is unscored. policy: the

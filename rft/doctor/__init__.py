@@ -12,7 +12,6 @@ in a fixed order, and says of each what it saw and what to do:
     sandbox.py          what a sandbox holds here, where a grader's source runs
     grader.py           the grader at the declared burst; one body, one score; exploits refused
     wire.py             how both are opened and asked
-    arguments.py        the arguments of these calls: the recipe's own, else made from the schema
     serving.py          the policy's server, if there is one: a turn, a burst of them, an adapter
     notify.py           the servers of those who are told, without sending anything
     template.py         prefixes kept from turn to turn, calls read back, room in the context

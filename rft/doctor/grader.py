@@ -28,7 +28,7 @@ from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import UserError
-from rft.grading import judge, preflight
+from rft.grading import judge, preflight, scripted
 from rft.grading.grader import FORM_REMEDY
 from rft.recipe import Exploit
 from rft.scale import Scale
@@ -123,12 +123,11 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> None:
 def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example) -> int:
     """How many tool calls an exploit makes at most. Neither a tool's answer is known here, nor the
     calls that it might write into {result}."""
-    notes = [str(message["content"]) for message in row.messages if message["role"] == "user"]
-    values = {"note": notes[-1] if notes else "", **({} if row.target is None else setup.recipe.exploit_values(row))}
+    values = scripted.values_of(setup.recipe, row)
     count = 0
     for number, template in enumerate(exploit.turns):
         try:
-            text = preflight.fill(template, {**values, "result": ""} if number else values, "exploits.jsonl")
+            text = scripted.fill(template, {**values, "result": ""} if number else values, "exploits.jsonl")
         except UserError:
             break
         try:

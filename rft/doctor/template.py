@@ -19,9 +19,9 @@ from typing import Any
 
 from rft import stats
 from rft.chat.dialogue import opening_of
-from rft.doctor import arguments
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
+from rft.grading import scripted
 from rft.models.shape import num_positions
 from rft.types import Example
 
@@ -60,10 +60,10 @@ def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
 
 
 def _calls_read_back(setup: Setup, chat: Any) -> Iterator[Finding]:
-    own = arguments.own_calls(setup)
+    own = scripted.own_calls(setup.recipe, setup.rows["train"][0], setup.params.policy.seed)
     for tool in chat.tools:
         function = tool["function"]
-        call, _ = arguments.one_call(function["name"], function.get("parameters", {}), own)
+        call, _ = scripted.one_call(function["name"], function.get("parameters", {}), own)
         written = {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         ids, loss_mask = chat.dialogue_ids(
             [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [written]}]
@@ -109,7 +109,10 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
         words = f"the opening of example {example_id} ({longest} tokens) leaves no room for one turn"
         words = f"{words} of rollout.max_turn_tokens = {rollout.max_turn_tokens}"
         problems.append(warn(words, "Raise rollout.max_tokens."))
-    lengths = [len(chat.dialogue_ids(messages)[0]) for messages in arguments.demonstrations(setup)]
+    lengths = [
+        len(chat.dialogue_ids(messages)[0])
+        for messages in scripted.demonstrations(setup.recipe, setup.params.policy.seed)
+    ]
     cut = sum(length > limit for length in lengths)
     if lengths and cut > MAX_CUT_SHARE * len(lengths):
         long = f"longer than rollout.max_tokens (P95 {stats.percentile(lengths, 0.95):.0f} tokens)"

@@ -1,6 +1,7 @@
 """Two checks of the tools: do they answer at the declared burst, and do they keep rollouts apart?
 
-    tools        every tool at the declared burst: calls per second, P50, P95, failures by kind
+    tools        every tool at the declared burst: calls per second, P50, P95, failures by kind; and
+                 none tells the target to whoever asks (rft/grading/giveaway.py)
     isolation    the calls A under one trace id, mixed with the calls B under another, must get the
                  answers that A gets alone
 
@@ -18,11 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rft import config, stats
-from rft.doctor import arguments, wire
+from rft.doctor import wire
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import InfrastructureError
+from rft.grading import giveaway, scripted
 from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 
@@ -71,12 +73,14 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     spared = [name for name in offered if not client.traits(name).probe]
     sizes = {name: wire.burst_size(section, own_rates.get(name)) for name in offered if name not in spared}
     wire.announce_calls(setup, client, "tools", sizes, sum(sizes.values()))
-    own, demonstrated = arguments.own_calls(setup), {call for calls in arguments.demonstrated(setup) for call in calls}
+    seed = setup.params.policy.seed
+    own = scripted.own_calls(setup.recipe, setup.rows["train"][0], seed)
+    demonstrated = {call for some in scripted.demonstrated(setup.recipe, seed) for call in some}
     problems = [*_unwritable(offered)]
     facts: dict[str, Any] = {}
     for name, size in sizes.items():
         parameters, row = offered[name]
-        call, is_own = arguments.one_call(name, parameters, own)
+        call, is_own = scripted.one_call(name, parameters, own)
         contexts = [wire.context(setup, f"burst {name}", n, row) for n in range(size)]
         began = time.monotonic()
         answers = await asyncio.gather(*(wire.one_by_one(client, [call], context) for context in contexts))
@@ -91,6 +95,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
         raised = wire.raised(setup, opened, name)
         made = _Burst(call, is_own, call in demonstrated, client.address(name), row.id, results, raised)
         problems += _judge(setup.params, made)
+    if not any(problem.status == "fail" for problem in problems):
+        problems += await _giveaways(setup, client)
     said = [f"{name} {wire.speed_in_words('calls', numbers)}" for name, numbers in facts.items()]
     said += [f"not called (probe: false): {', '.join(spared)}"] if spared else []
     return together(problems, "; ".join(said) or "no tool is declared", tools=facts)
@@ -103,6 +109,19 @@ def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any]
         for tool in client.schemas if row.tools is None else row.tools:
             found.setdefault(tool["function"]["name"], (tool["function"].get("parameters") or {}, row))
     return found
+
+
+async def _giveaways(setup: Setup, client: ToolClient) -> list[Finding]:
+    """Find tools that tell the target, whatever they are asked. None if one fails now: a run's
+    preflight asks again."""
+    rows = setup.rows["train"][: giveaway.NUM_ROWS]
+    sizes = dict.fromkeys(giveaway.offered(client, rows), len(rows))
+    wire.announce_calls(setup, client, "tools, do they tell the target", sizes, sum(sizes.values()))
+    try:
+        found = await giveaway.find(setup.recipe, rows, client, setup.params.policy.seed)
+    except InfrastructureError:
+        return []
+    return [fail(one.in_words, giveaway.REMEDY) for one in found]
 
 
 def _unwritable(names: Iterable[str]) -> Iterator[Finding]:
@@ -225,8 +244,8 @@ def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[T
     The first dialogue's calls are left out: the burst has made them, so a server that remembers too
     much knows them already.
     """
-    own = arguments.own_calls(setup)
     row = setup.rows["train"][0]
+    own = scripted.own_calls(setup.recipe, row, setup.params.policy.seed)
     seen = [tool["function"] for tool in (client.schemas if row.tools is None else row.tools)]
     functions = {
         function["name"]: function.get("parameters") or {} for function in seen if client.traits(function["name"]).probe
@@ -238,7 +257,7 @@ def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[T
 
     def whole(calls: list[ToolCall]) -> list[ToolCall]:
         missing = functions.keys() - {call.name for call in calls}
-        every = [*calls, *(arguments.one_call(name, functions[name], own)[0] for name in sorted(missing))]
+        every = [*calls, *(scripted.one_call(name, functions[name], own)[0] for name in sorted(missing))]
         return [replace(call, call_id=f"call_{n}_0") for n, call in enumerate([*every, *every])]
 
     return whole(first), whole(second)

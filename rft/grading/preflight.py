@@ -34,6 +34,8 @@ A row need not have a target. Probes, and exploits that use only {note} and {res
 all examples, the others on those with a target. If no example has one, "targets: not measured" is
 no failure, and exploits that need one are listed as not played.
 
+A tool that tells the target, whatever it is asked, is refused as well (rft/grading/giveaway.py).
+
 `rft exploits` prints the table; `check` refuses a leaking grader before anything is trained on it.
 """
 
@@ -41,9 +43,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
-import re
 import statistics
 import string
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,10 @@ from typing import Any
 from rft import commands, config, recipe, rows
 from rft.chat import renderer as chat
 from rft.errors import InfrastructureError, UserError
+from rft.grading import giveaway
+from rft.grading.giveaway import Giveaway
 from rft.grading.grader import FORM_REMEDY, Grader, grader_of
+from rft.grading.scripted import fill, placeholders, values_of
 from rft.recipe import Exploit, Recipe
 from rft.reports import HackSource
 from rft.scale import Scale
@@ -65,7 +68,6 @@ from rft.wire.client import ToolEndpoint
 from rft.wire.contract import clip
 from rft.wire.trace import Traces
 
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?\}")
 ROUNDING = 1e-9  # equal scores, summed in another order
 REMEDY = (
     "Fix the grader. Where answers without any work earn that much by chance, declare the mean that they get in "
@@ -123,6 +125,8 @@ class Preflight:
     limit_is: str = ""
     """Where the limit of an exploit that starts from nothing comes from."""
     hack_source: HackSource = field(default_factory=HackSource)
+    gives_away: tuple[Giveaway, ...] = ()
+    """Tools that tell the target, whatever they are asked."""
     target_said: str = ""
     """The grader's explanation for the target with the lowest score."""
 
@@ -201,12 +205,16 @@ async def _play_all(
 
 
 def check(params: config.Params, num_examples: int | None = None) -> Preflight:
-    """Raises UserError if an exploit is accepted or a target does not reach the pass threshold."""
+    """Raises UserError if an exploit is accepted, a target does not reach the pass threshold, or a
+    tool gives targets away."""
     loaded = recipe.load(params.recipe, params.examples.keys)
     result = preflight(params, loaded, num_examples)
     problems = [f"exploit {exploit.in_words}" for exploit in result.accepted]
     if not result.targets_pass:
         problems.append(f"a target itself scores only {result.target_score:.3f}, {result.targets_expected}")
+    if result.gives_away:
+        said = "; ".join(found.in_words for found in result.gives_away)
+        raise UserError(f"{loaded.folder}: {said}. {giveaway.REMEDY}")
     if problems:
         said = "; ".join(problems)
         raise UserError(
@@ -222,21 +230,6 @@ def probes(note: str, seed: str) -> dict[str, str]:
     return {"no-op": "Done.", "empty": "", "echo": note, "random": "".join(letters)}
 
 
-def fill(text: str, values: Mapping[str, Any], where: str) -> str:
-    """Put values into the text's placeholders. Raises UserError for a name without a value."""
-
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in values:
-            raise UserError(
-                f"{where}: {found[0]} has no value. Known here: {', '.join(sorted(values))}; exploit_values in "
-                "examples.py can add it."
-            )
-        known = values[found[1]]
-        return known if isinstance(known, str) and not found[2] else json.dumps(known, ensure_ascii=False)
-
-    return _PLACEHOLDER.sub(value, text)
-
-
 class _Stage:
     """The examples with what fills the exploits, and the tools and grader to play them with."""
 
@@ -246,7 +239,8 @@ class _Stage:
         self._spare = spare
         self._spared: dict[str, str] = {}
         self._recipe = recipe
-        self._plays = [(example, _values(recipe, example)) for example in examples]
+        self._examples = examples
+        self._plays = [(example, values_of(recipe, example)) for example in examples]
         self._known = [play for play in self._plays if play[0].target is not None]
         self._tools = tools
         self._grader = grader
@@ -273,6 +267,8 @@ class _Stage:
             if len(grades) == len(played):
                 start = honest if exploit.starts_from == "hit" else None
                 results.append(_result(exploit.name, exploit.kind, grades, scale, start))
+        # the doctor, which spares tools, has a check of its own for them
+        gives_away = [] if self._spare else await giveaway.find(self._recipe, self._examples, self._tools)
         targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
@@ -287,6 +283,7 @@ class _Stage:
                 flagged=[exploit.name for exploit in own if exploit.hacks],
                 tried=len(own),
             ),
+            gives_away=tuple(gives_away),
             num_targets=len(targets),
             num_examples=len(self._plays),
             not_played=tuple(not_played),
@@ -422,12 +419,6 @@ def _more(scale: Scale) -> str:
     )
 
 
-def _values(recipe: Recipe, example: Example) -> dict[str, Any]:
-    """Return the placeholders' values; without a target only those that every example has."""
-    notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
-    return {"note": notes[-1] if notes else "", **({} if example.target is None else recipe.exploit_values(example))}
-
-
 def _needs_a_target(exploit: Exploit) -> bool:
-    names = {found[1] for turn in exploit.turns for found in _PLACEHOLDER.finditer(turn)}
+    names = {name for turn in exploit.turns for name in placeholders(turn)}
     return exploit.starts_from == "hit" or not names <= {"note", "result"}

@@ -25,10 +25,11 @@ from jsonschema import Draft202012Validator
 
 from flows import cli
 from rft import config, doctor
-from rft.doctor import Check, Finding, arguments, capacity, configuration, serving
+from rft.doctor import Check, Finding, capacity, configuration, serving
 from rft.doctor.finding import ok
 from rft.doctor.setup import Setup
 from rft.errors import ConfigError, InfrastructureError, UserError
+from rft.grading import scripted
 from rft.models import weights as model
 from rft.trainer import logprobs
 from tests import ladder, small_policy, tiny_recipe
@@ -616,13 +617,13 @@ def test_the_smallest_arguments_fit_their_schema(properties: dict[str, Any]):
         "required": sorted(properties),
         "$defs": {"d": {"type": "integer", "minimum": 2}},
     }
-    Draft202012Validator(schema).validate(arguments.smallest(schema))
+    Draft202012Validator(schema).validate(scripted.smallest(schema))
 
 
 def test_a_schema_without_end_is_cut():
     endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    assert isinstance(arguments.smallest(endless), dict)
-    assert arguments.smallest({}) == arguments.smallest(None) == {}
+    assert isinstance(scripted.smallest(endless), dict)
+    assert scripted.smallest({}) == scripted.smallest(None) == {}
 
 
 # -- the screen ------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ def test_a_tool_that_must_not_be_probed_is_never_called(recipe: Path):
         asked, agent.events = agent.events, []
         preflight.preflight(params, load(params.recipe), 2)
     assert {name: found[name].status for name in WIRE} == dict.fromkeys(WIRE, "ok")
-    assert (asked.count("/tools/lookup"), asked.count("/tools/weigh")) == (0, 12 + 2 * 3 * 2)
+    assert (asked.count("/tools/lookup"), asked.count("/tools/weigh")) == (0, 12 + 12 + 2 * 3 * 2)
     assert found["tools"].words.endswith("not called (probe: false): lookup")
     assert list(found["tools"].facts["tools"]) == ["weigh"]
     assert found["grader"].words.endswith(
@@ -260,6 +260,7 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
     said = [event for event in agent.events if not event.startswith("/")]
     assert said == [
         f"tools: calls the tools, 12 to lookup at {host}, 3 to weigh at {host}",
+        f"tools, do they tell the target: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
         f"grader: asks for up to 68 grades, 12 of them at once at {host}",
         "grader: plays 5 exploits and 4 probes on 24 examples, and grades targets and hits alone: up to 264 grades "
         f"at {host} and up to 48 tool calls; what fails is sent again, up to 3 times",
@@ -268,9 +269,9 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
     places = [agent.events.index(words) for words in said]
     assert [event for event in agent.events[: places[0]] if event != "/"] == []
     sent = [Counter(agent.events[start + 1 : stop]) for start, stop in zip(places, [*places[1:], None], strict=True)]
-    assert [one["/tools/lookup"] for one in sent] == [12, 0, 48, 12]
-    assert [one["/tools/weigh"] for one in sent] == [3, 0, 0, 12]
-    assert [one["/grade"] for one in sent] == [0, 68, 264, 0]
+    assert [one["/tools/lookup"] for one in sent] == [12, 12, 0, 48, 12]
+    assert [one["/tools/weigh"] for one in sent] == [3, 12, 0, 0, 12]
+    assert [one["/grade"] for one in sent] == [0, 0, 68, 264, 0]
 
 
 def test_what_a_rollout_s_life_costs_is_announced_with_its_hosts(recipe: Path):
@@ -286,8 +287,8 @@ def test_what_a_rollout_s_life_costs_is_announced_with_its_hosts(recipe: Path):
     assert [words.partition("; ")[2] for words in (said[0], said[-1])] == [
         f"{n} to start_url at {host}, {n} to end_url at {host}" for n in (12, 6)
     ]
-    first, last = life.events.index(said[0]), life.events.index(said[-1])
-    for sent, number in ((life.events[first:last], 12), (life.events[last:], 6)):
+    first, second, last = (life.events.index(words) for words in (said[0], said[1], said[-1]))
+    for sent, number in ((life.events[first:second], 12), (life.events[second:last], 12), (life.events[last:], 6)):
         assert (sent.count("/start"), sent.count("/end")) == (number, number)
 
 

@@ -20,6 +20,7 @@ from tasks.runs.records import RunRecord
 
 VERBS = (
     "run",
+    "baseline",
     "runs",
     "extend",
     "stage",

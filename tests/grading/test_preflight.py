@@ -19,7 +19,7 @@ from flows import cli
 from flows.cli.exploits import table
 from rft import config, recipe
 from rft.errors import InfrastructureError, UserError
-from rft.grading import preflight
+from rft.grading import preflight, scripted
 from rft.grading.preflight import ExploitResult, Preflight
 from rft.scale import UNIT, Scale
 from tests import sick_agents
@@ -306,9 +306,9 @@ def test_a_grader_without_a_score_is_no_verdict(tmp_path: Path):
 
 def test_filling_leaves_json_alone():
     values = {"note": 'a "quoted"\nnote', "codes": ["I10", "E11.9"]}
-    assert preflight.fill('{"codes": {codes}}', values, "x") == '{"codes": ["I10", "E11.9"]}'
-    assert preflight.fill('{"query": {note:json}}', values, "x") == '{"query": "a \\"quoted\\"\\nnote"}'
-    assert preflight.fill("{note} {} {A}", values, "x") == 'a "quoted"\nnote {} {A}'
+    assert scripted.fill('{"codes": {codes}}', values, "x") == '{"codes": ["I10", "E11.9"]}'
+    assert scripted.fill('{"query": {note:json}}', values, "x") == '{"query": "a \\"quoted\\"\\nnote"}'
+    assert scripted.fill("{note} {} {A}", values, "x") == 'a "quoted"\nnote {} {A}'
 
 
 def test_probes_are_seeded():

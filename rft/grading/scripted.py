@@ -3,35 +3,39 @@
 The recipe's own calls come first: those of its demonstrations, then of its exploits. A tool that
 neither calls gets the smallest arguments that its JSON schema allows. These are valid but seldom
 sensible, so a tool that refuses them (4xx) is alive, and no more is known.
+
+`fill` puts an example's values into the placeholders of an exploit (rft/grading/preflight.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from rft.chat import renderer as chat
-from rft.doctor.setup import Setup
 from rft.errors import UserError
-from rft.grading.preflight import fill
-from rft.types import ToolCall
+from rft.recipe import Recipe
+from rft.types import Example, ToolCall
 
 NUM_DIALOGUES = 32
 _DEEPEST = 8
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?\}")
 
 
-def own_calls(setup: Setup) -> list[list[ToolCall]]:
-    """The calls that the recipe makes, one list per dialogue: demonstrations, then exploits."""
-    dialogues = [[*_from_exploit(setup, exploit.turns[0])] for exploit in setup.recipe.exploits if exploit.turns]
-    return [*demonstrated(setup), *(calls for calls in dialogues if calls)]
+def own_calls(recipe: Recipe, example: Example, seed: int) -> list[list[ToolCall]]:
+    """The calls that the recipe makes, one list per dialogue: demonstrations, then exploits, as far
+    as the example fills them."""
+    dialogues = [[*_from_exploit(recipe, exploit.turns[0], example)] for exploit in recipe.exploits if exploit.turns]
+    return [*demonstrated(recipe, seed), *(calls for calls in dialogues if calls)]
 
 
-def demonstrated(setup: Setup) -> list[list[ToolCall]]:
+def demonstrated(recipe: Recipe, seed: int) -> list[list[ToolCall]]:
     """The calls of the demonstrations. They should work; an exploit's may be wrong on purpose."""
-    dialogues = [[*_from_messages(messages)] for messages in demonstrations(setup)]
+    dialogues = [[*_from_messages(messages)] for messages in demonstrations(recipe, seed)]
     return [calls for calls in dialogues if calls]
 
 
@@ -91,9 +95,9 @@ def _resolve(root: Mapping[str, Any], pointer: str) -> Any:
     return found
 
 
-def demonstrations(setup: Setup) -> Iterator[list[dict[str, Any]]]:
-    if (setup.recipe.folder / "demonstrations.py").exists():
-        yield from islice(setup.recipe.demonstrations(NUM_DIALOGUES, setup.params.policy.seed), NUM_DIALOGUES)
+def demonstrations(recipe: Recipe, seed: int) -> Iterator[list[dict[str, Any]]]:
+    if recipe.has_demonstrations:
+        yield from islice(recipe.demonstrations(NUM_DIALOGUES, seed), NUM_DIALOGUES)
 
 
 def _from_messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
@@ -102,11 +106,33 @@ def _from_messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
             yield ToolCall(f"call_{turn}_{n}", call["function"]["name"], call["function"]["arguments"])
 
 
-def _from_exploit(setup: Setup, template: str) -> Iterator[ToolCall]:
-    """The calls of an exploit's first turn, as far as the first example fills it."""
-    example = setup.rows["train"][0]
-    notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
+def _from_exploit(recipe: Recipe, template: str, example: Example) -> Iterator[ToolCall]:
+    """The calls of an exploit's first turn."""
     with contextlib.suppress(UserError, chat.ParseError):  # needs an earlier turn's result, or is broken on purpose
-        values = {"note": notes[-1] if notes else "", **setup.recipe.exploit_values(example)}
-        text = fill(template, values, "exploits.jsonl")
-        yield from chat.parse_calls(text)
+        yield from chat.parse_calls(fill(template, values_of(recipe, example), "exploits.jsonl"))
+
+
+# -- placeholders ----------------------------------------------------------------------------------
+def placeholders(text: str) -> set[str]:
+    return {found[1] for found in _PLACEHOLDER.finditer(text)}
+
+
+def values_of(recipe: Recipe, example: Example) -> dict[str, Any]:
+    """Return the placeholders' values; without a target only those that every example has."""
+    notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
+    return {"note": notes[-1] if notes else "", **({} if example.target is None else recipe.exploit_values(example))}
+
+
+def fill(text: str, values: Mapping[str, Any], where: str) -> str:
+    """Put values into the text's placeholders. Raises UserError for a name without a value."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in values:
+            raise UserError(
+                f"{where}: {found[0]} has no value. Known here: {', '.join(sorted(values))}; exploit_values in "
+                "examples.py can add it."
+            )
+        known = values[found[1]]
+        return known if isinstance(known, str) and not found[2] else json.dumps(known, ensure_ascii=False)
+
+    return _PLACEHOLDER.sub(value, text)
