@@ -346,6 +346,10 @@ function apply_change(    name, key, had, each, i, n, list, kept) {
         set_thresholds(text("entry/act/change/model"), text("entry/act/change/settings"))
         thresholds_by[text("entry/act/change/model")] = number
     }
+    else if (change == "clocks") {
+        clocks = text("entry/act/change/until")
+        seconds(clocks)  # fails for what is no time
+    }
     else if (change == "rules") set_rules(text("entry/act/change/model"), F["entry/act/change/model"] != "null")
     else if (change == "compromised") {
         key = text("entry/act/change/key")
@@ -391,7 +395,7 @@ function compare_policy(    found, made) {
         shown(found) "\n" shown(made))
 }
 function policy(    made, names, n, i, part) {  # policy.yaml as we would write it, without blanks and quotes
-    made = "compromised:" mapping(compromised) "machines:" mapping(machine) "models:"
+    made = (clocks == "" ? "" : "clocks:" clocks) "compromised:" mapping(compromised) "machines:" mapping(machine) "models:"
     n = sorted(models, names)
     for (i = 1; i <= n; i++) { part = names[i]; gsub(/["\047 ]/, "", part); made = made part ":" of_rules(names[i]) }
     made = made (n ? "" : "{}") "people:"

@@ -51,6 +51,7 @@ from tasks.ledger.policy import (
     RemoveMachine,
     Role,
     Rules,
+    SetClocks,
     SetRules,
     SetThresholds,
 )
@@ -288,6 +289,7 @@ class Story:
             + [EnrolMachine(name=machine, key=self.keys[machine].public)] * 3
             + [SetRules(model=rng.choice((None, *MODELS)), rules=rules)] * 2
             + [Remove(name=name), RemoveMachine(name=machine)]
+            + [SetClocks(until=statement.later(self.state.time, days=rng.choice((-3, 1, 400))))]
             + [SetThresholds(model=rng.choice(MODELS), settings=rng.choice(SETTINGS))]
             + [Compromised(key=self.keys[rng.choice((name, machine))].fingerprint, since=self._since())]
         )

@@ -4,6 +4,7 @@
   rft ledger --json                              the same for programs, one entry per line
   rft ledger --verify                            verify every signature again, and every anchor
   rft ledger rules approvers=2 four_eyes=true --reason TEXT
+  rft ledger clocks --days 30 --reason TEXT      as an owner: go on though two clocks disagree
   rft ledger erase ENTRY --reason TEXT           erase the list of examples of a registration
   rft ledger share                               upload what waits, once a remote is named
   rft ledger import                              take in the unsigned record of earlier versions
@@ -43,13 +44,18 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per entry")
     parser.add_argument("--verify", action="store_true", help="verify every signature again")
-    verbs = parser.add_subparsers(metavar="rules|erase|share|import|restart", dest="what")
+    verbs = parser.add_subparsers(metavar="rules|clocks|erase|share|import|restart", dest="what")
     rules = verbs.add_parser("rules", help="change what a promotion needs")
     rules.add_argument(
         "settings", metavar="KEY=VALUE", nargs="+", help="approvers, four_eyes, request_days, approval_days"
     )
     rules.add_argument("--model", metavar="NAME", help="of this model alone")
     add_person(rules)
+    clocks = verbs.add_parser("clocks", help="go on though two clocks disagree: do not compare them for some days")
+    clocks.add_argument(
+        "--days", type=float, default=30.0, metavar="N", help="counted from the last entry (default: 30)"
+    )
+    add_person(clocks)
     erase = verbs.add_parser("erase", help="erase the list of test examples of a registration, and retire the set")
     erase.add_argument("entry", metavar="ENTRY", type=int, help="the number of the registration")
     add_person(erase)
@@ -64,7 +70,14 @@ def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     if options.what is None:
         return _show(here, options)
-    verbs = {"rules": _rules, "erase": _erase, "share": _share, "import": _import, "restart": _restart}
+    verbs = {
+        "rules": _rules,
+        "clocks": _clocks,
+        "erase": _erase,
+        "share": _share,
+        "import": _import,
+        "restart": _restart,
+    }
     return verbs[options.what](here, options)
 
 
@@ -137,15 +150,18 @@ def _row(each: Stored, doubtful: dict[int, Doubt]) -> dict[str, object]:
 
 
 def _show_line(each: Stored, doubtful: dict[int, Doubt]) -> None:
-    """Red on a terminal: a restart, and what is doubtful."""
+    """Red on a terminal: a restart, clocks that are not compared, and what is doubtful."""
     from tasks.ledger import describe
-    from tasks.ledger.entry import Genesis
+    from tasks.ledger.entry import Genesis, PolicyChange
+    from tasks.ledger.policy import SetClocks
 
-    is_restart = isinstance(each.entry.act, Genesis) and each.entry.act.restarts is not None
+    act = each.entry.act
+    is_restart = isinstance(act, Genesis) and act.restarts is not None
+    is_red = is_restart or (isinstance(act, PolicyChange) and isinstance(act.change, SetClocks))
     doubt = doubtful.get(each.entry.number)
     mark = f"  DOUBTFUL: {doubt}" if doubt else ""
     line = f"{each.entry.number:>4}  {each.entry.time}  {describe.in_words(each)}{mark}"
-    Console(highlight=False).print(Text(line, style="bold red" if is_restart or mark else ""), soft_wrap=True)
+    Console(highlight=False).print(Text(line, style="bold red" if is_red or mark else ""), soft_wrap=True)
 
 
 def _rules(here: Clone, options: argparse.Namespace) -> int:
@@ -179,6 +195,19 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
     say(f"From entry {entry.number + 1} on: {', '.join(f'{key}={value}' for key, value in rules)}")
     if have < rules.approvers + rules.four_eyes:
         warn(f"{have} people can approve, and these rules may need {rules.approvers + rules.four_eyes}. Enrol more.")
+    return 0
+
+
+def _clocks(here: Clone, options: argparse.Namespace) -> int:
+    from tasks.ledger import book, statement
+    from tasks.ledger.policy import SetClocks
+    from tasks.promotion import acts
+
+    if not 0 < options.days <= 3650:
+        raise UserError(f"--days {options.days:g}: give more than 0, and 3650 at most.")
+    until = statement.later(book.now(book.latest(here, say)), days=options.days)
+    entry = acts.change(here, SetClocks(until=until), signer(here, options), options.reason, say)
+    say(f"From entry {entry.number + 1} until {until}, no entry is refused because two clocks disagree.")
     return 0
 
 

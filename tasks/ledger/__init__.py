@@ -27,6 +27,7 @@ fate           what became of a request: it waits for people, or cannot be appro
 verify         a chain from Git, judged entry by entry
 memory         what this clone has verified and seen before
 remote         the branch that several clones share
+clocks         may this machine append, by its clock?
 anchors        what tells from outside the chain that it is whole
 book           all of it together: open the ledger, append to it
 checks         what `rft doctor` looks at

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rft.errors import InfrastructureError, UserError
-from tasks.ledger import anchors, chain, keys, memory, objects, remote, statement, verify
+from tasks.ledger import anchors, chain, clocks, keys, memory, objects, remote, statement, verify
 from tasks.ledger.anchors import Behind
 from tasks.ledger.authorise import Proposal, authorise
 from tasks.ledger.chain import Stored
@@ -30,7 +30,7 @@ from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import EnrolMachine, name_from
 from tasks.ledger.remote import Lost, Shared
 from tasks.ledger.state import State
-from tasks.ledger.statement import SKEW_S, Signed, Statement
+from tasks.ledger.statement import Signed, Statement
 from tasks.runs import records
 from tasks.runs.clone import Clone
 
@@ -81,8 +81,8 @@ class Ledger:
             self._pin()
 
     def append(self, act: Act, signed: Signed | None = None, files: dict[str, bytes] | None = None) -> Entry:
-        """Append an entry, if `authorise` lets it stand. Raises Refused, Lost, InfrastructureError;
-        nothing is half done then."""
+        """Append an entry, if `authorise` lets it stand. Raises Refused, Lost, WrongClock,
+        InfrastructureError; nothing is half done then."""
         self.begin()
         self._pin_once()  # a process died between the two lines that follow
         name = self.state.policy.machine_of(keys.machine(self.clone).fingerprint)
@@ -115,10 +115,7 @@ class Ledger:
         memory.assert_writable(self.clone)
         machine, state = keys.machine(self.clone), self.state
         clock = statement.now()
-        if state.time and statement.later(clock, seconds=SKEW_S) < state.time:
-            self.said(
-                f"[ledger] this clock says {clock}, and the last entry is of {state.time}: one of two clocks is wrong"
-            )
+        clocks.assert_right(self.clone, self.shared, state, act, clock)
         voice = verify.voice(state, signed, getattr(act, "change", None)) if signed else None
         proposal = Proposal(act, now(self), machine.fingerprint, voice)
         authorise(state, proposal)
@@ -168,7 +165,7 @@ def _introduced(act: Act) -> str:
 
 
 def now(ledger: Ledger) -> str:
-    """The time of the next entry: never before the last one, whatever this clock says."""
+    """The time of the next entry: never before the last one (see clocks.py)."""
     return max(statement.now(), ledger.state.time)
 
 

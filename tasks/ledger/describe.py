@@ -22,7 +22,17 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.policy import Change, Compromised, Enrol, EnrolMachine, Remove, RemoveMachine, SetRules, SetThresholds
+from tasks.ledger.policy import (
+    Change,
+    Compromised,
+    Enrol,
+    EnrolMachine,
+    Remove,
+    RemoveMachine,
+    SetClocks,
+    SetRules,
+    SetThresholds,
+)
 
 
 def in_words(each: Stored) -> str:
@@ -85,6 +95,8 @@ def _change(change: Change) -> str:
             return f"rules of {change.model or 'every model'}: {rules}"
         case SetThresholds():
             return f"thresholds of {change.model}"
+        case SetClocks():
+            return f"CLOCKS are not compared until {change.until}"
         case Compromised():
             return f"key {change.key} is COMPROMISED since entry {change.since}"
 

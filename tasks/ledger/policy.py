@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -21,6 +22,12 @@ from rft.errors import UserError
 from rft.reports.base import Report
 from tasks.ledger import keys
 
+
+def _is_time(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
 Role = Literal["owner", "approver", "author"]
 """An owner changes people and rules, overrides, and does what an approver does: approve, reject,
 roll back. An author starts runs under their own name."""
@@ -28,6 +35,7 @@ ROLES: tuple[Role, ...] = ("owner", "approver", "author")
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._@+-]{0,63}$")]
 """A principal of allowed_signers, where blanks, commas and wildcards have a meaning."""
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")]
+Time = Annotated[str, StringConstraints(pattern=r"^2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"), AfterValidator(_is_time)]
 PublicKey = Annotated[str, StringConstraints(pattern=r"^(ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}$")]
 
 
@@ -81,6 +89,8 @@ class Policy(Report):
     """Key -> the entry from which on it is doubtful."""
     thresholds: dict[str, Settings] = {}
     """Model -> what its gate asks for. A run with other thresholds asks nobody to promote it."""
+    clocks: Time | None = Field(default=None, exclude_if=lambda clocks: clocks is None)
+    """Until when an owner lets entries stand whatever the clocks say (tasks/ledger/clocks.py)."""
 
     def rules_of(self, model: str) -> Rules:
         return self.models.get(model, self.rules)
@@ -151,8 +161,15 @@ class Compromised(Report):
     since: int = Field(ge=1)
 
 
+class SetClocks(Report):
+    """Clocks are not compared before a time. Written by `rft ledger clocks`."""
+
+    change: Literal["clocks"] = "clocks"
+    until: Time
+
+
 Change = Annotated[
-    Enrol | Remove | EnrolMachine | RemoveMachine | SetRules | SetThresholds | Compromised,
+    Enrol | Remove | EnrolMachine | RemoveMachine | SetRules | SetThresholds | SetClocks | Compromised,
     Field(discriminator="change"),
 ]
 
@@ -161,6 +178,7 @@ def changed(policy: Policy, change: Change) -> Policy:
     """Apply a change. Raises UserError for one that makes no sense, or leaves nobody in charge."""
     people, machines, models = dict(policy.people), dict(policy.machines), dict(policy.models)
     rules, compromised, thresholds = policy.rules, dict(policy.compromised), dict(policy.thresholds)
+    clocks = policy.clocks
     match change:
         case Enrol():
             _assert_free(policy, change.name, change.key)
@@ -184,6 +202,8 @@ def changed(policy: Policy, change: Change) -> Policy:
             models |= {} if model is None else {model: change.rules}
         case SetThresholds():
             thresholds[change.model] = change.settings
+        case SetClocks():
+            clocks = change.until
         case Compromised():
             compromised[change.key] = min(change.since, compromised.get(change.key, change.since))
             machines = {name: key for name, key in machines.items() if key != change.key}
@@ -193,7 +213,13 @@ def changed(policy: Policy, change: Change) -> Policy:
             }
             people = {name: person for name, person in people.items() if person.keys}
     made = Policy(
-        people=people, machines=machines, rules=rules, models=models, compromised=compromised, thresholds=thresholds
+        people=people,
+        machines=machines,
+        rules=rules,
+        models=models,
+        compromised=compromised,
+        thresholds=thresholds,
+        clocks=clocks,
     )
     if policy.holders("owner") and not made.holders("owner"):
         raise UserError("that would leave no owner, and only an owner changes people. Enrol another owner first.")

@@ -14,24 +14,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from rft import files, secrets
 from rft.errors import UserError
 from rft.reports.base import Report
 from tasks.ledger import keys
 from tasks.ledger.keys import Key
-from tasks.ledger.policy import Change
+from tasks.ledger.policy import Change, Time
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-def _is_time(text: str) -> str:
-    datetime.fromisoformat(text)
-    return text
-
-
-Time = Annotated[str, StringConstraints(pattern=r"^2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"), AfterValidator(_is_time)]
 SKEW_S = 300
 """How far the clocks of two machines may differ."""
 _ONE_DAY_S = 86_400.0

@@ -22,7 +22,7 @@ from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book, chain, keys, locks, memory, remote, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.book import Ledger
-from tasks.ledger.entry import Approval, Entry, PolicyChange, Promotion, Reconcile, Request
+from tasks.ledger.entry import Approval, Entry, PolicyChange, Promotion, Request
 from tasks.ledger.keys import Key
 from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import Enrol, EnrolMachine
@@ -215,18 +215,6 @@ def test_full_disk_is_named_and_leaves_the_ledger_as_it_was(
     assert chain.head(clone) == head
     assert append(clone).number == 3
     assert number(clone) == 3
-
-
-def test_clock_that_is_behind_the_ledger_is_named_and_blocks_nothing(
-    clone: Clone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One machine whose clock was years ahead would stop every other one, a restart included."""
-    first, heard = append(clone), list[str]()
-    monkeypatch.setattr(statement, "now", lambda: "2020-01-01T00:00:00Z")
-    with book.opened(clone, said=heard.append) as ledger:
-        again = ledger.append(Reconcile(model="tiny", projection="alias", found="1", set="2"))
-    assert again.time == first.time
-    assert "this clock says 2020-01-01T00:00:00Z, and the last entry is of 20" in heard[0]
 
 
 # -- clones that share a remote --------------------------------------------------------------------

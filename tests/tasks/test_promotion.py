@@ -21,8 +21,9 @@ from tasks.display import tracking
 from tasks.display.tracking import Tracker
 from tasks.ledger import book, chain, history, keys, memory, statement
 from tasks.ledger.authorise import Refused
+from tasks.ledger.clocks import WrongClock
 from tasks.ledger.entry import Reconcile
-from tasks.ledger.policy import Enrol, Remove, Rules, SetRules
+from tasks.ledger.policy import Enrol, Remove, Rules, SetClocks, SetRules
 from tasks.promotion import acts, agents, champions, projections
 from tasks.promotion.mlflow_registry import MLflowRegistry
 from tasks.runs import champion, records
@@ -58,10 +59,14 @@ def prompt_shown(clone: Clone) -> str:
 def test_a_request_after_an_entry_of_a_clock_that_ran_ahead_waits_as_long_as_any(
     here: Clone, climb: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its expiry is counted from the entry's time, which is never before that of the last one."""
+    """Its expiry is counted from the entry's time, which is never before that of the last one. An
+    owner must say that clocks are not compared: else nobody could append after such an entry."""
     with monkeypatch.context() as patch:
         patch.setattr(statement, "now", lambda: "2041-01-01T00:00:00Z")
         record = climb(rollout=params(here).rollout.model_copy(update={"max_turns": 5}))
+    with pytest.raises(WrongClock, match=r"the ledger's last entry is of 2041-.* rft ledger clocks --reason TEXT"):
+        people.approve(here, record.name)
+    acts.change(here, SetClocks(until="2041-02-01T00:00:00Z"), people.signer("Ada"), "its battery was flat")
     people.approve(here, record.name)
     [waiting] = book.read(here).state.requests.values()
     assert waiting.act.expires == "2041-01-31T00:00:00Z"
