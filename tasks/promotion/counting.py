@@ -16,10 +16,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 
 from rft import commands, shelves
 from rft.errors import UserError
 from rft.windows.words import user_text
+from rft.words import counted
 from tasks.ledger import authorise, remote, spending
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Kept, Registration
@@ -70,7 +72,21 @@ def keep(clone: Clone, names: set[str]) -> None:
     """Put the list where every clone can fetch it."""
     artifacts.keep(clone, _content(names))
     if remote.shared(clone).remote:
-        transfer.push_file(clone, out(listed(names)))
+        transfer.push_files(clone, [out(listed(names))])
+
+
+def share(clone: Clone, state: State, said: Callable[[str], None]) -> None:
+    """Upload the lists behind the entries, from the time before there was a remote: without them
+    nobody elsewhere can count looks. Says which are not here."""
+    acts = [*((number, look.act) for number, look in state.looks.items()), *state.opened.items()]
+    held = {number: act for number, act in acts if not state.erasure_of(act.test_sha256, act.examples)}
+    here = {number: act for number, act in held.items() if artifacts.cached(clone, out(act.examples)) is not None}
+    for number in sorted(held.keys() - here.keys()):
+        said(f"[ledger] the list of test examples of entry {number} is not in this clone, so it cannot share it")
+    lists = {act.examples.md5: out(act.examples) for act in here.values()}
+    transfer.push_files(clone, [*lists.values()])
+    if lists:
+        said(f"[ledger] {counted(len(lists), 'list')} of test examples at DVC's remote")
 
 
 def out(listed: Kept) -> Out:

@@ -1,10 +1,11 @@
 """What the ledger counts on, where every clone can fetch it: bytes at DVC's remote, and the chain.
 
-A run's outputs are pushed before its request is appended, where infra/ledger.yaml names a remote.
-A request that was made before it named one is not at the remote, and neither is a champion of that
-time. So the push that shares a ledger for the first time, whatever act it is for, is preceded by
-these bytes. `rft ledger share` does the same by name: for a ledger that came to the remote from a
-clone that lacks them, or a DVC remote that was named late.
+These are the outputs of runs, and the lists of test examples behind looks. Where infra/ledger.yaml
+names a remote, they are pushed before the entry that counts on them is appended. What was made
+before it named one is not at the remote: requests, champions, lists. So the push that shares a
+ledger for the first time, whatever act it is for, is preceded by these bytes. `rft ledger share`
+does the same by name: for a ledger that came to the remote from a clone that lacks them, or a DVC
+remote that was named late.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rft import commands
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book, fate, remote
 from tasks.ledger.state import BEGINNING, State, Waiting
+from tasks.promotion import counting
 from tasks.runs import transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -68,6 +70,7 @@ def fetch(at: Revision, waiting: Waiting, machine: str) -> None:
 
 
 def _push(clone: Clone, state: State, said: Say) -> list[str]:
+    counting.share(clone, state, said)
     pushed: list[str] = []
     for revision, run in _counted_on(state).items():
         at = Revision(clone, revision)

@@ -11,8 +11,9 @@ import configparser
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rft.errors import InfrastructureError
@@ -43,13 +44,16 @@ def fetch(clone: Clone, at: Revision) -> None:
         _dvc(tree, "fetch", "--quiet")
 
 
-def push_file(clone: Clone, out: Out) -> None:
-    """Upload one file of the cache that no revision names yet. Raises InfrastructureError."""
+def push_files(clone: Clone, outs: Sequence[Out]) -> None:
+    """Upload files of the cache that no revision names. Raises InfrastructureError."""
+    if not outs:
+        return
     with _laid(clone, "HEAD") as tree:
-        pointer = _pointer(out, tree)
-        _dvc(tree, "push", "--quiet", pointer)
-        if json.loads(_dvc(tree, "status", "--cloud", "--json", pointer) or "{}"):
-            raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {out.md5}. Push again.")
+        pointers = [_pointer(replace(out, path=f"{out.md5}.txt"), tree) for out in outs]
+        _dvc(tree, "push", "--quiet", *pointers)
+        if missing := json.loads(_dvc(tree, "status", "--cloud", "--json", *pointers) or "{}"):
+            names = ", ".join(sorted(missing)[:5])
+            raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {names}. Push again.")
 
 
 def fetch_file(clone: Clone, out: Out) -> bytes:

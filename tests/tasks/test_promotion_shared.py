@@ -14,7 +14,7 @@ from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book, keys
 from tasks.ledger.authorise import Refused
 from tasks.ledger.policy import EnrolMachine, Rules, SetRules
-from tasks.promotion import acts, agents, champions, sharing
+from tasks.promotion import acts, agents, champions, counting, sharing
 from tasks.runs import records, transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -128,9 +128,10 @@ def test_a_request_from_before_there_was_a_remote_is_approved_elsewhere(here: Cl
     machine = acts.enrolled(EnrolMachine, name="theirs", key=keys.machine(theirs).public)
     if by == "an act":  # the first that shares the ledger brings the bytes along
         acts.change(here, machine, ada, "the second clone", heard.append)
-        assert heard == [f"[ledger] the bytes of run {name} are at DVC's remote"]
+        listed = "[ledger] 1 list of test examples at DVC's remote"
+        assert heard == [listed, f"[ledger] the bytes of run {name} are at DVC's remote"]
         acts.change(here, SetRules(model=None, rules=Rules(approval_days=3)), ada, "shorter", heard.append)
-        assert len(heard) == 1, "once"
+        assert len(heard) == 2, "once"
     else:
         here.git("push", "--quiet", "origin", "refs/rft/ledger:refs/heads/rft-ledger")
         acts.change(theirs, machine, ada, "the second clone")
@@ -141,6 +142,8 @@ def test_a_request_from_before_there_was_a_remote_is_approved_elsewhere(here: Cl
             people.approve(theirs, name)
         assert not store.exists()
         assert sharing.share(here) == [name]
+    [look] = book.read(theirs).state.looks.values()
+    assert len(transfer.fetch_file(theirs, counting.out(look.act.examples))) == look.act.examples.size
     made = people.approve(theirs, name).promoted
     assert made is not None
     assert champions.of_params(here, params(here)).champion.version == made.number
