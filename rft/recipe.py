@@ -117,6 +117,11 @@ class Recipe:
         where = f"{self.folder}/examples.py: {split} example"
         return [self._read(row, f"{where} {n}", "Fix examples().") for n, row in enumerate(given, 1)]
 
+    @property
+    def makes_from_traffic(self) -> bool:
+        """Whether graded conversations can become training examples."""
+        return hasattr(self._module("examples"), "from_traffic")
+
     def from_traffic(self, conversation: reports.Conversation) -> Example | None:
         """Make a training example of a conversation, or None where that is not possible. Raises
         UserError when the recipe has no such function."""
@@ -129,7 +134,7 @@ class Recipe:
         return None if row is None else self._read(row, where, "Fix from_traffic().")
 
     def _read(self, row: rows.Given, where: str, remedy: str) -> Example:
-        return rows.read(rows.line_of(row, where), self.keys, remedy)
+        return rows.read(rows.line_of(row, where, self.keys), self.keys, remedy)
 
     @property
     def names_features(self) -> bool:

@@ -68,12 +68,13 @@ def split(path: Path, content: bytes, remedy: str) -> list[Line]:
     return [Line(line.strip(_WHITESPACE), f"{path}:{number}") for number, line in numbered if line.strip(_WHITESPACE)]
 
 
-def line_of(row: Given, where: str) -> Line:
-    """Write a row as a line. `where` is the place of a row that does not know its own."""
+def line_of(row: Given, where: str, keys: config.Keys | None = None) -> Line:
+    """Write a row as a line. `where` is the place of a row that does not know its own. `keys`: by
+    which it will be read."""
     if isinstance(row, Line):
         return row
     if isinstance(row, Example):
-        return Line(row.line, f"{where} ({row.id})" if row.id else where)
+        return Line(_under(keys or config.Keys(), row), f"{where} ({row.id})" if row.id else where)
     if isinstance(row, str):
         return Line(row.strip(_WHITESPACE), where)
     try:
@@ -81,6 +82,35 @@ def line_of(row: Given, where: str) -> Line:
     except (TypeError, ValueError) as error:
         remedy = "Return an Example, a dict of JSON values, or a line of a file."
         raise UserError(f"{where}: is not a JSON object: {error}. {remedy}") from None
+
+
+def _under(keys: config.Keys, example: Example) -> str:
+    """Return the row with its id, target and slice also under the user's keys, where it was made
+    from these fields: one that from_traffic makes is read like those of a file."""
+    row, named = example.row(), {keys.id: example.id, keys.target: example.target, keys.slice: example.slice}
+    missing = {
+        path: value
+        for path, value in named.items()
+        if path is not None and value is not None and find(row, path) is _ABSENT
+    }
+    if not missing or not example.is_spelled:
+        return example.line
+    for path, value in missing.items():
+        _put(row, path, value)
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
+def _put(row: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value where `find` finds it."""
+    *parts, last = path.split(".")
+    place = row
+    for part in parts:
+        inner = place.setdefault(part, {})
+        if not isinstance(inner, dict):  # something else stands there: the path as one key
+            row[path] = value
+            return
+        place = inner
+    place[last] = value
 
 
 def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Example:

@@ -106,6 +106,11 @@ class Example:
         # half a surrogate pair, which no file can hold, as its JSON escape
         return text.encode("utf-8", "backslashreplace").decode()
 
+    @property
+    def is_spelled(self) -> bool:
+        """Whether the row was made from the fields, and is nobody's own."""
+        return self.line == self._spelled()
+
     def row(self) -> dict[str, Any]:
         """Parse the wire's `item`."""
         return json.loads(self.line)

@@ -184,6 +184,30 @@ def test_a_slice_given_by_name_stands_in_the_row() -> None:
     assert (again.slice, again.metadata) == ("hard", {"level": 1, "slice": "hard"})
 
 
+TICKETS = config.Keys(id="ticket", target="answer.code", slice="metadata.kind")
+
+
+def test_an_example_is_read_by_the_users_keys_like_a_row_of_a_file() -> None:
+    """N6: what from_traffic made named nothing by examples.keys, and only a refresh found out."""
+    made = Example("c-7", ({"role": "user", "content": "q"},), ["I10"], {"level": 1}, slice="hard")
+    read = rows.read(rows.line_of(made, "here", TICKETS), TICKETS, "")
+    assert (read.id, read.target, read.slice) == ("c-7", ["I10"], "hard")
+    assert (read.row()["ticket"], read.row()["answer"], read.metadata["kind"]) == ("c-7", {"code": ["I10"]}, "hard")
+    rows.check_named([read], TICKETS, "train")
+
+
+def test_a_row_of_the_users_own_is_never_changed() -> None:
+    text = '{"messages": [{"role": "user", "content": "q"}], "n": 1.50}'
+    own = rows.read(rows.Line(text, "here"), TICKETS, "")
+    assert rows.line_of(own, "here", TICKETS).text == text
+
+
+def test_a_path_through_something_else_is_one_key() -> None:
+    keys = config.Keys(target="id.code")
+    made = Example("c-7", ({"role": "user", "content": "q"},), "I10")
+    assert rows.read(rows.line_of(made, "here", keys), keys, "").target == "I10"
+
+
 def test_the_log_holds_the_users_line_and_a_replay_sends_it() -> None:
     """A row parsed and written again lost digits, repeated keys, and the id of a row without
     one."""

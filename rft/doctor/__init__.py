@@ -8,6 +8,7 @@ in a fixed order, and says of each what it saw and what to do:
     configuration.py    every key known and honored, no two that contradict each other, every secret
                         in the environment
     contents.py         the recipe: examples, splits, routes of tools, where the policy comes from
+    refresh.py          the window's graded conversations as training examples, should drift ask
     tools.py            tools at the declared burst; two trace ids that must not see each other
     sandbox.py          what a sandbox holds here, where a grader's source runs
     grader.py           the grader at the declared burst; one body, one score; exploits refused
@@ -39,7 +40,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rft import config, secrets
-from rft.doctor import capacity, configuration, contents, grader, learning, notify, sandbox, serving, template, tools
+from rft.doctor import (
+    capacity,
+    configuration,
+    contents,
+    grader,
+    learning,
+    notify,
+    refresh,
+    sandbox,
+    serving,
+    template,
+    tools,
+)
 from rft.doctor.finding import Finding, Skip, fail
 from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
@@ -60,6 +73,7 @@ _THREAD = "doctor: "
 CHECKS = (
     Check("configuration", configuration.look, 20),
     Check("recipe", contents.look, 120, ("configuration",)),
+    Check("refresh", refresh.look, 120, ("recipe",)),
     Check("tools", tools.tools, 180, ("recipe",)),
     Check("sandbox", sandbox.look, 60, ("recipe",)),
     Check("grader", grader.grader, 600, ("recipe", "sandbox")),
