@@ -19,7 +19,7 @@ from rft.errors import RftError, UserError
 from rft.recipe import Conversation
 from rft.snapshots import ingest, reading, sources
 from rft.stages import examples
-from rft.types import Example
+from rft.types import Example, Split
 
 LARGEST = 64 * 2**20
 """Bytes of a log, as they lie there. A larger one is not read for a mere check."""
@@ -39,7 +39,8 @@ def look(setup: Setup) -> Finding:
                 made.append(example)
     try:
         rows.check_named(made, setup.params.examples.keys, "from_traffic")
-        examples.check_leakage(setup.rows | {"train": examples.once(made)}, setup.params.examples.disjoint_targets)
+        splits: dict[Split, list[Example]] = {**setup.rows, "train": examples.once(made)}
+        examples.check_leakage(splits, setup.params.examples.disjoint_targets)
     except UserError as error:
         remedy = "Let from_traffic in the recipe's examples.py return None for what must stay apart, or fix its rows."
         return fail(f"a refresh would end: {error}", remedy)
