@@ -8,7 +8,8 @@ Five things happen first:
 - It checks that Python imported the engine of this folder. A run has its own worktree, and must
   never execute another one's code.
 - It reads params.yaml. A wrong key, or a margin that the gate could never find met
-  (rft/grading/margins.py, rft/gate/pool.py), ends the stage before any compute is spent.
+  (rft/grading/margins.py, rft/gate/pool.py), or a prompt that the embedded policy could not read
+  (rft/tools/unlearned.py), ends the stage before any compute is spent.
 - Stage `challenger` opens the test examples only for a look that is registered in the ledger.
 
 An error is one message on stderr after `error: `, and an exit code that says who can fix it
@@ -61,9 +62,11 @@ def _run(stage: str, params: str) -> None:
     from rft import config
     from rft.gate import pool
     from rft.grading import margins
+    from rft.tools import unlearned
 
     try:
         settings = config.load(params)
+        unlearned.check(settings)
         made = _examples(stage)
         margins.check(settings, num_test=made.counts["test"] if made else None)
         if made:

@@ -73,6 +73,7 @@ REAL = (
     "tools/server.py",
     "tools/signatures.py",
     "tools/states.py",
+    "tools/unlearned.py",
     "types.py",
     "words.py",
 )

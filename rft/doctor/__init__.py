@@ -72,6 +72,7 @@ _THREAD = "doctor: "
 
 CHECKS = (
     Check("configuration", configuration.look, 20),
+    Check("prompt", configuration.prompt, 20, ("configuration",)),
     Check("recipe", contents.look, 120, ("configuration",)),
     Check("refresh", refresh.look, 120, ("recipe",)),
     Check("tools", tools.tools, 180, ("recipe",)),

@@ -17,11 +17,19 @@ from typing import Any
 
 from rft import commands, config, shelves
 from rft.doctor import rate
-from rft.doctor.finding import Finding, fail, together, warn
+from rft.doctor.finding import Finding, fail, ok, together, warn
 from rft.doctor.setup import Setup
 from rft.grading import budget
 from rft.rollouts import determinism
 from rft.snapshots.addresses import is_address
+from rft.tools import unlearned
+
+
+def prompt(setup: Setup) -> Finding:
+    """Raises ConfigError for what the embedded policy would be shown and has never learned to read.
+    Tools and grader can be looked at all the same."""
+    unlearned.check(setup.params)
+    return ok("what a run shows the policy is what it can read")
 
 
 def look(setup: Setup) -> Finding:

@@ -72,6 +72,8 @@ def dialogue(row: LogRow) -> Dialogue:
 def lines(row: LogRow) -> Iterator[Line]:
     yield Line(f"{row.rollout_id}  {title(row)}, example {row.example_id}, sample {row.sample}" + refill(row), "head")
     said = dialogue(row)
+    if num := _num_opening(row):
+        yield Line(f"opening of {counted(num, 'token')}, the tools' schemas among them", "dim")
     for message in said.opening:
         yield Line(message["role"], "role")
         yield from _block(_text(message))
@@ -85,6 +87,11 @@ def lines(row: LogRow) -> Iterator[Line]:
             yield from _call(call, turn.result(call["id"]))
     yield Line("end", "role")
     yield from (Line(f"  {name:<11} {value}", kind) for name, value, kind in _ending(row))
+
+
+def _num_opening(row: LogRow) -> int:
+    """Count the tokens that the policy was shown before it said anything; 0: none were recorded."""
+    return next((n for n, own in enumerate(row.loss_mask) if own), 0)
 
 
 def title(row: LogRow) -> str:
