@@ -70,7 +70,7 @@ def decide(
         "gate": files.digest(gate.model_dump(mode="json")),
     }
     same_test = _same_test(challenger)
-    state = [_drift(gate, drift), same_test]
+    state = [_drift(gate, drift), *_of_before(drift), same_test]
 
     def rejected(reason: str) -> Decision:
         return Decision(decision="reject", reason=reason, candidate="none", checks=state, hashes=hashes)
@@ -136,6 +136,23 @@ def _drift(gate: config.Gate, drift: reports.DriftReport) -> Check:
     allowed = " or ".join(gate.require_drift) or "nothing"
     detail = f"verdict '{drift.verdict}', allowed: {allowed}"
     return Check(name="drift", kind="state", passed=drift.verdict in gate.require_drift, value=None, detail=detail)
+
+
+def _of_before(drift: reports.DriftReport) -> list[Check]:
+    """Name what production has and the test examples lack. After a refresh the challenger has
+    learned it, and nothing here measures whether it did. Only shown: the examples are frozen, and a
+    veto would stop every refresh."""
+    drifted = [feature for feature in drift.features if feature.drifted and feature.group == "input"]
+    compared = {feature.against for feature in drift.features if feature.effect is not None}
+    side = "test" if "test" in compared else "train"  # before a refresh both are the recipe's
+    names = sorted({feature.feature for feature in drifted if feature.against == side})
+    if not names:
+        return []
+    detail = (
+        f"they lack what has drifted ({', '.join(names)}), so the gain is one on what production was before. Measure "
+        "it on fresh ones: another examples.block where the recipe offers blocks, else new examples"
+    )
+    return [Check(name=wording.LIKE_PRODUCTION, kind="state", passed=False, value=None, decides=False, detail=detail)]
 
 
 def _same_test(challenger: reports.ChallengerReport) -> Check:

@@ -25,7 +25,17 @@ from dataclasses import dataclass
 from rft.reports.evaluation import Evaluation
 from rft.reports.gate import OF_RANGE, POOLED, Check, Decision
 from rft.reports.registration import Registration
-from rft.reports.wording import ABSTENTIONS, COST, HACK_RATE, TURNS, UNREADABLE, UNSCORED, percent, verdict
+from rft.reports.wording import (
+    ABSTENTIONS,
+    COST,
+    HACK_RATE,
+    LIKE_PRODUCTION,
+    TURNS,
+    UNREADABLE,
+    UNSCORED,
+    percent,
+    verdict,
+)
 from rft.scale import UNIT, from_to
 from rft.words import counted, decimal
 
@@ -134,6 +144,9 @@ _TOLD = {
     ),
     "drift": Told(
         "production was compared with what the champion was made for", "what was measured holds in production"
+    ),
+    LIKE_PRODUCTION: Told(
+        "production was compared with the test examples", "what was learned from production is measured, too"
     ),
     "same frozen test": Told(
         "champion and candidate were measured on the same frozen examples", "like is compared with like"
@@ -312,6 +325,7 @@ def unseen(decision: Decision, apart: Check | None = None) -> list[str]:
     for check in filter(is_unmeasured, every):
         vote = "" if check.decides else " It has no vote, so this blocks nothing."
         found.append(f"{check.name}: {sentence(check, '').removeprefix('Not measured: ')}{vote}")
+    found += [f"{check.name}: {check.detail}." for check in every if check.name == LIKE_PRODUCTION]
     for check in every:
         if check.name == POOLED:
             which = re.split(r"; [\d,]+ examples? x ", check.detail)[0].removeprefix("together ")

@@ -16,6 +16,7 @@ from rft.words import counted, signed
 HACK_RATE = "hack rate"
 COST, TURNS, UNREADABLE, UNSCORED = "token cost", "P95 turns", "unreadable calls", "unscored increase"
 ABSTENTIONS = "abstentions"
+LIKE_PRODUCTION = "test examples like production"
 
 
 def price(alpha: float, looks: int, level: float) -> str:

@@ -20,7 +20,7 @@ import yaml
 from rft import config, reports, shelves
 from rft.errors import ConfigError, UserError
 from rft.gate import checks, decide, more
-from rft.reports import ChallengerReport, Decision, wording
+from rft.reports import ChallengerReport, Decision, plain, wording
 from rft.stages import gate
 from tests import sample_reports
 
@@ -78,6 +78,43 @@ def test_a_clear_gain_with_nothing_worse_is_promoted() -> None:
     found = Evidence.of(sample_reports.shelves("promote")).decide()
     assert (found.decision, found.candidate) == ("promote", "challenger")
     assert all(check.passed for check in found.checks)
+
+
+def _drifted(against: tuple[reports.Against, ...], drifted: reports.Against, feature: str = "opening") -> list[Any]:
+    one = reports.FeatureDrift(
+        feature=feature,
+        group="input",
+        statistic="total_variation",
+        effect=0.8,
+        threshold=0.15,
+        p_value=0.001,
+        q_value=0.001,
+        n_reference=288,
+        n_current=600,
+        drifted=False,
+    )
+    return [one.model_copy(update={"against": name, "drifted": name == drifted}) for name in against]
+
+
+@pytest.mark.parametrize("against", [("train", "test"), ("train",)])
+def test_test_examples_of_before_the_drift_are_told_and_decide_nothing(against: tuple[reports.Against, ...]) -> None:
+    """N7: trained on the window, tested on examples that lack its new category, and no word."""
+    evidence = Evidence.of(sample_reports.shelves("promote"))
+    drift = evidence.drift.model_copy(update={"features": _drifted(against, against[-1])})
+    found = replace(evidence, drift=drift).decide()
+    check = _check(found, wording.LIKE_PRODUCTION)
+    assert (found.decision, check.passed, check.decides) == ("promote", False, False)
+    assert "they lack what has drifted (opening)" in check.detail
+    assert "another examples.block" in check.detail
+    assert any(line.startswith("test examples like production: they lack") for line in plain.unseen(found))
+
+
+def test_test_examples_that_have_what_drifted_are_not() -> None:
+    evidence = Evidence.of(sample_reports.shelves("promote"))
+    for features in ([], _drifted(("train", "test"), "train")):
+        drift = evidence.drift.model_copy(update={"features": features})
+        found = replace(evidence, drift=drift).decide()
+        assert wording.LIKE_PRODUCTION not in [check.name for check in found.checks]
 
 
 def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> None:
