@@ -31,6 +31,7 @@ from rft.rollouts import store as rollout_store
 from rft.rollouts.log import LogRow
 from rft.types import StopReason
 from rft.words import counted
+from tasks.promotion import elsewhere
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
@@ -122,7 +123,7 @@ def _found(place: Clone, options: argparse.Namespace) -> Logs:
         return _live(place)
     if options.here:
         return _shelves("this folder", lambda path: read_bytes(place.root / path))
-    record = records.find(place, options.run) if options.run else _newest(place)
+    record = elsewhere.find(place, options.run, aside) if options.run else _newest(place)
     if record.revision:
         return _shelves(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
     tree = place.worktrees / record.name

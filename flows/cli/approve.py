@@ -12,6 +12,7 @@ compared, a few examples are played, and the weights are signed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,11 +54,26 @@ def run(options: argparse.Namespace) -> int:
             raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
         if options.print:
             return _print(here, options)
+        _tell(here, options.run)
         outcome = acts.approve(here, options.run, signer(here, options), options.reason, options.override_dirty, say)
     if outcome.promoted is None and outcome.standing.is_enough:
         outcome = _promote(here, outcome.waiting.act.run)
     _show(here, outcome)
     return 0
+
+
+def _tell(here: Clone, run: str) -> None:
+    """Show what a run of another clone asks for, which nobody has seen here."""
+    from flows import results
+    from tasks.promotion import elsewhere
+    from tasks.runs import records
+
+    if any(run in record.name for record in records.load_all(here)):
+        return
+    with contextlib.suppress(UserError):  # to approve says what is wrong with it, and why
+        record = elsewhere.find(here, run, say)
+        results.show(here, record)
+        say(f"\nThat run is another clone's. Its page: {commands.command('report', record.name)}\n")
 
 
 def _promote(here: Clone, run: str) -> Outcome:

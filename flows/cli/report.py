@@ -30,15 +30,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.runs import records
+    from tasks.promotion import elsewhere
 
     check_open_test(options)
     place = clone.enter()
-    record = records.find(place, options.run)
+    record = elsewhere.find(place, options.run, say)
     page = place.page(record.name)
     if options.open_test:
         page = _opened(place, record, options.reason)
-    elif not page.exists():  # it was past its retention and removed
+    elif not page.exists():  # it was past its retention and removed, or the run is another clone's
         page = _written(place, record)
     say(str(page))
     if options.open and not webbrowser.open(page.as_uri()):

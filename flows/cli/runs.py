@@ -1,4 +1,4 @@
-"""List the runs of this clone, newest first, or compare two of them.
+"""List the runs, newest first, or compare two of them.
 
 rft runs                       how each run ended, and what waits
 rft runs compare A B           settings, data and metrics side by side
@@ -62,27 +62,31 @@ def _compare(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from tasks.ledger import book
     from tasks.ledger.state import State
+    from tasks.promotion import elsewhere
     from tasks.runs import records
 
     here = clone.find()
-    every = records.load_all(here)[::-1]
-    if not every:
-        say(f"No run yet. Start one: {command('run')}\nTo run the ladder on the example recipe: {command('demo')}")
-        return 0
-    table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for column in ("run", "ended as", "gain in reward", "code", "then"):
-        table.add_column(column, no_wrap=column != "then")
+    own = records.load_all(here)
     try:
         ledger = book.read(here, said=say)
         state, time = ledger.state, book.now(ledger)
     except RftError as error:
         warn(f"{error} So it is not shown which runs were approved.")
         state, time = State(), ""
+    foreign = {record.name: record for record in elsewhere.asking(here, state)}
+    every = sorted([*own, *foreign.values()], key=lambda record: (record.started, record.name))[::-1]
+    if not every:
+        say(f"No run yet. Start one: {command('run')}\nTo run the ladder on the example recipe: {command('demo')}")
+        return 0
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    for column in ("run", "ended as", "gain in reward", "code", "then"):
+        table.add_column(column, no_wrap=column != "then")
     shown = [(record, 1) for record in every] if options.all else list(attempts(every))
     for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
         ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
-        table.add_row(record.name, ended, _gain(record), code, _then(here, record, state, time))
+        then = _then(here, record, state, time) + (" (another clone's)" if record.name in foreign else "")
+        table.add_row(record.name, ended, _gain(record), code, then)
     Console(highlight=False).print(table)
     for line in _next(here, [record for record, _ in shown[: options.n]], state, time):
         say(line)

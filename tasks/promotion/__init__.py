@@ -6,6 +6,7 @@ smoke            a few examples that an agent plays right before its promotion
 signing          the signature of its weights, in OpenSSF's format for models
 preflight        these two, before a promotion's entry
 sharing          bytes that the ledger counts on, where other clones can fetch them
+elsewhere        runs of other clones that ask here, as an approver sees them
 champions        the champion of a model, from the ledger
 acts             request, approve, reject, lift, roll back
 projections      what shows the champion elsewhere, kept in line with the ledger

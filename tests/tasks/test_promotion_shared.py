@@ -9,12 +9,13 @@ import ladder_clone
 import people
 import pytest
 
+from flows import cli
 from rft import config
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book, keys
 from tasks.ledger.authorise import Refused
 from tasks.ledger.policy import EnrolMachine, Rules, SetRules
-from tasks.promotion import acts, agents, champions, counting, sharing
+from tasks.promotion import acts, agents, champions, counting, elsewhere, sharing
 from tasks.runs import records, transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -85,6 +86,40 @@ def test_an_approver_in_another_clone_reads_the_ledger_and_the_revision_alone(
     with pytest.raises(InfrastructureError, match=r"infra/ledger.yaml.* Nothing was appended"):
         acts.rollback(theirs, "tiny", ada, "why")
     assert champions.of_params(theirs, params(theirs)).champion.version == made.number, "a run goes on"
+
+
+def test_n3_an_approver_elsewhere_sees_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They signed blind: their clone knew no run, no page and no rollouts of it."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    ours = shared(tmp_path)
+    name = only(ours).name
+    acts.request(ours, only(ours))
+    ours.git("clone", "--quiet", "--branch", "main", str(tmp_path / "remote.git"), str(tmp_path / "theirs"))
+    theirs = Clone(tmp_path / "theirs")
+    monkeypatch.chdir(theirs.root)
+
+    def said(*words: str) -> str:
+        assert cli.main(words) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    with pytest.raises(UserError, match="no run named 'nothing'"):
+        elsewhere.find(theirs, "nothing")
+    said("ledger")  # which fetches it
+    listed = said("runs")
+    assert f"{name} promote" in listed
+    assert "clone's)" in listed
+    page = Path(said("report", name[-6:]).splitlines()[-1])
+    assert page == theirs.page(name)
+    assert "mean reward" in page.read_text()
+    assert "of run" in said("rollouts", name, "--stage", "baseline", "--worst", "2")
+    assert records.load_all(theirs) == [], "nothing is claimed to have run here"
+    assert cli.main(["approve", name, "--reason", "seen", "--key", str(people.signer("Ada").key.file)]) == 2
+    captured = capsys.readouterr()
+    assert "is not enrolled in the ledger" in captured.err, "this machine"
+    assert "The gate's checks" in captured.out
+    assert "That run is another clone's. Its page: " in captured.out
 
 
 def test_a_relative_remote_of_dvc_is_the_clones_and_not_a_scratch_folders(here: Clone) -> None:

@@ -1,0 +1,53 @@
+"""Runs of other clones that ask here for a promotion.
+
+This clone has no record of them. But the ledger has their requests, and the revision of a request
+comes with it, unless uncommitted code was in it. The revision's message holds the record as it was
+when the run ended. So whoever approves sees what they would see where it ran: the numbers, the
+checks, the page, the rollouts. The bytes come from DVC's remote, each compared with its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rft.errors import UserError
+from tasks.ledger import book
+from tasks.ledger.state import State
+from tasks.runs import origin, records, transfer
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+from tasks.runs.records import RunRecord
+
+Say = Callable[[str], None]
+
+
+def find(clone: Clone, name: str, said: Say = print) -> RunRecord:
+    """Find a run by any part of its name that only one has: one of this clone, else one that asks
+    here, whose bytes are then fetched. Raises UserError for none, and for several."""
+    own = {record.name: record for record in records.load_all(clone)}
+    if any(name in known for known in own):
+        return own[records.pick([*own], name)]
+    every = own | {record.name: record for record in asking(clone, book.latest(clone, said).state)}
+    found = every[records.pick([*every], name)]
+    if found.name not in own:
+        transfer.fetch(clone, _revision(clone, found))
+    return found
+
+
+def asking(clone: Clone, state: State) -> Iterator[RunRecord]:
+    """Yield the records of runs that asked in this ledger, and that this clone did not make, oldest
+    first. One with uncommitted code is left out: its revision stays in the clone that has it."""
+    own = {record.name for record in records.load_all(clone)}
+    for waiting in state.requests.values():
+        at = Revision(clone, waiting.act.revision)
+        if waiting.act.run not in own and at.exists():
+            own.add(waiting.act.run)
+            try:
+                yield origin.recorded(at, waiting.act.run).model_copy(update={"revision": at.commit})
+            except UserError:  # by a program that wrote no record; to approve it says so
+                continue
+
+
+def _revision(clone: Clone, record: RunRecord) -> Revision:
+    assert record.revision is not None
+    return Revision(clone, record.revision)
