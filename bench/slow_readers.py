@@ -4,19 +4,20 @@ A reader is called as the engine calls it. Whose text it reads:
 
     a policy's    calls and reasoning, answers in graders, what a judge is shown, arguments
     a tool's      its reply, its error, an MCP server's words, code in a sandbox
-    a log's       lines and documents of any format, shapes of arguments and replies, words
-    a user's      rows, templates, mailboxes, tables, other people's entries in the ledger
+    a log's       bench/slow_logs.py
+    a user's      bench/slow_users.py
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from bench.slow_text import Reader, Text
+from rft.errors import UserError
 from rft.types import Example, RolloutContext, StopReason, ToolCall, Turn
 
 JSON = ("{", "}", "[", "]", '"', "\\", ",", ":", "1", "null", '"a":', "\n", " ", "\\u0041")
@@ -32,6 +33,9 @@ def readers() -> Iterator[Reader]:
     yield from of_policies()
     yield from of_graders()
     yield from of_tools()
+    from bench.slow_logs import of_logs
+    from bench.slow_users import of_users
+
     yield from of_logs()
     yield from of_users()
 
@@ -45,9 +49,17 @@ def of_policies() -> Iterator[Reader]:
         "hermes": ("<tool_call>\n", "\n</tool_call>", '{"name": "f", "arguments": {}}', "<think>", "</think>"),
         "llama3": ('{"name":', '{"name": "f", "parameters": {}}', "; ", "<|python_tag|>", '{"type": "function"'),
         "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "f", "{}", "[THINK]", "[/THINK]", "["),
-        "gpt-oss": ("<|start|>assistant", "<|channel|>", "final", " to=functions.f", "<|message|>", "<|end|>",
-                    "<|constrain|>", "commentary"),
-    }  # fmt: skip
+        "gpt-oss": (
+            "<|start|>assistant",
+            "<|channel|>",
+            "final",
+            " to=functions.f",
+            "<|message|>",
+            "<|end|>",
+            "<|constrain|>",
+            "commentary",
+        ),
+    }
     worst = {
         "hermes": [Text("", "<tool_call>\n"), Text("", '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')],
         "llama3": [Text("x ", '{"name": {}} '), Text("", '{"name": "f", "parameters": {}}; ')],
@@ -69,8 +81,13 @@ def of_policies() -> Iterator[Reader]:
     for name in marks:
         family = formats.Mistral(named=True) if name == "mistral" else formats.FAMILIES[name]
         read: Callable[[str], object] = parse_calls if name == "hermes" else lambda text, f=family: f.read(text, 0)
-        yield Reader(f"calls {name}", read, [*worst[name], *units("{", "[", '"', " ", "\\")],
-                     (*marks[name], '{"a":', "}", '"', " ", "a"), in_loop(read))  # fmt: skip
+        yield Reader(
+            f"calls {name}",
+            read,
+            [*worst[name], *units("{", "[", '"', " ", "\\")],
+            (*marks[name], '{"a":', "}", '"', " ", "a"),
+            in_loop(read),
+        )
     yield _chat_reader()
     yield from _arguments()
 
@@ -87,10 +104,10 @@ def in_loop(read: Callable[[str], object]) -> Callable[[str], Awaitable[object]]
 def _tokenizer() -> Any:
     from rft.models.embedded import build_tokenizer
 
-    return build_tokenizer(["find the code of angina", "I20.9 is the code"], [_tool()], [], 50)
+    return build_tokenizer(["find the code of angina", "I20.9 is the code"], [tool()], [], 50)
 
 
-def _tool() -> dict[str, Any]:
+def tool() -> dict[str, Any]:
     codes = {"type": "array", "items": {"type": "string", "pattern": "^([a-z]+)+$"}, "uniqueItems": True}
     words = {"type": "string", "pattern": "^(?=(a+)+b)", "minLength": 3}
     place = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/place"}}]}
@@ -106,22 +123,31 @@ def _tool() -> dict[str, Any]:
 def _chat_reader() -> Reader:
     from rft.chat.renderer import Chat
 
-    chat = Chat(_tokenizer(), [_tool()])
+    chat = Chat(_tokenizer(), [tool()])
     call = ToolCall("call_0_0", "search", "{}")
 
     def replied(text: str) -> object:
         return chat._reply_ids((call,), (text,))  # without its cache
 
     alphabet = ("<|im_end|>", "<|im_start|>", "<tool_call>", "<", "|", ">", "im", "_end", "a", " ", "\n", "\ue000", "é")
-    worst = [*units("<|im_end|>", "<", ">", "a", " ", "\ue000", "\\ue000", "<|im_end", "\U00100000", "1"),
-             Text("<|im_end|>", "<"), Text("", "a b ", "<|im_end|>")]  # fmt: skip
-    return Reader("tokens of a reply", replied, worst, alphabet, in_loop(replied))
+    worst = [
+        *units("<|im_end|>", "<", ">", "a", " ", "\ue000", "\\ue000", "<|im_end", "\U00100000", "1"),
+        Text("<|im_end|>", "<"),
+        Text("", "a b ", "<|im_end|>"),
+    ]
+
+    async def appended(text: str) -> object:  # as rft/sampling/remote/tokens.py does it
+        chat._replies.cache_clear()
+        await asyncio.to_thread(chat.reply_ids, (call,), (text,))
+        return chat.reply_ids((call,), (text,))
+
+    return Reader("tokens of a reply", replied, worst, alphabet, appended)
 
 
 def _arguments() -> Iterator[Reader]:
     from rft.tools.arguments import Refused, prepare, read_tool
 
-    functions = dict([read_tool(_tool(), "here")])
+    functions = dict([read_tool(tool(), "here")])
 
     def checked(text: str) -> object:
         try:
@@ -135,7 +161,7 @@ def _arguments() -> Iterator[Reader]:
         Text('{"codes": ["', "a", '1"]}'),
         Text('{"codes": [1', ",1", "]}"),
         Text('{"codes": [{"a":1}', ',{"a":1}', "]}"),
-        Text('{"place": ', "[" , "]"),
+        Text('{"place": ', "[", "]"),
         Text('{"place": [1', ",[1]", "]}"),
         Text("{", '"a":1,', '"b":1}'),
         Text('{"place": ' + "[" * 300 + '"', "x", '"' + "]" * 300 + "}"),
@@ -175,27 +201,36 @@ def of_graders() -> Iterator[Reader]:
     from rft.grading.neutralize import neutralize
 
     yield from _neutralizers(neutralize)
-    yield Reader("abstention", plain, [*units(".", " .", "\u2019", "\u0301"), Text("a", ".", "a"), Text("", "!a")],
-                 (*PLAIN, "!", "\u2019"), in_loop(plain))  # fmt: skip
+    yield Reader(
+        "abstention",
+        plain,
+        [*units(".", " .", "\u2019", "\u0301"), Text("a", ".", "a"), Text("", "!a")],
+        (*PLAIN, "!", "\u2019"),
+        in_loop(plain),
+    )
     says = {"item": "{{item.target}}", "sample": "{{sample.output_text}}"}
-    check = graders.StringCheck(type="string_check", name="x", input=says["sample"], reference=says["item"],
-                                operation="ilike")  # fmt: skip
+    check = graders.StringCheck(
+        type="string_check", name="x", input=says["sample"], reference=says["item"], operation="ilike"
+    )
     text = graded(check)
-    yield Reader("string_check", awaited(text), units("a", "ß", "Paris, where the river Seine flow", "\ud800"),
-                 ("a", "P", "Paris", "ß", " ", "{{item.target}}"), text)  # fmt: skip
+    yield Reader(
+        "string_check",
+        awaited(text),
+        units("a", "ß", "Paris, where the river Seine flow", "\ud800"),
+        ("a", "P", "Paris", "ß", " ", "{{item.target}}"),
+        text,
+    )
     for name in METRICS:
         similar = graders.TextSimilarity(
             type="text_similarity", name="x", input=says["sample"], reference=says["item"], evaluation_metric=name
         )
         try:
-            short, long = graded(similar), graded(similar, "Paris is the town. " * 500)
-        except Exception as error:  # a corpus that is not installed here
-            print(f"not measured: {name}: {error}")
+            call = graded(similar, "Paris is the town. " * 500)
+        except UserError as error:  # a corpus that is not installed here
+            print(error, file=sys.stderr)
             continue
         worst = units("a", "a ", "Paris ", "the ", "b1 ", "\n")
-        yield Reader(name, awaited(short), worst, ("a", " ", "Paris", "the", ".", "1"), short)
-        yield Reader(f"{name}, long reference", awaited(long), worst, ("a", " ", "Paris", "the", ".", "is the town"),
-                     long)  # fmt: skip
+        yield Reader(name, awaited(call), worst, ("a", " ", "Paris", "the", ".", "is the town"), call)
     yield _endpoint_reader()
 
 
@@ -204,22 +239,58 @@ def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
     from rft.config import graders
 
     verbs = ("ignore ", "give ", "score ", "please ", "you must ", "mark ", "this answer is ", "the ", "very ", "1 ")
-    marks = ("<", ">", "/", "[", "]", "|", "#", ":", '"', "'", "\\", "\n", "\\n", " ", "*", "-", "system", "score",
-             "DATA", "END", "&", "=")  # fmt: skip
+    marks = (
+        "<",
+        ">",
+        "/",
+        "[",
+        "]",
+        "|",
+        "#",
+        ":",
+        '"',
+        "'",
+        "\\",
+        "\n",
+        "\\n",
+        " ",
+        "*",
+        "-",
+        "system",
+        "score",
+        "DATA",
+        "END",
+        "&",
+        "=",
+    )
     letters = ("a", "\u0301", "\u200b", "\u0430", "\uff49", "1", "_", "\\u0069", "\ufdfa", " ", "\ud55c", "i ")
     worst = [
         *units(" ", "<", "\n", "\\n", ">", "#", "a", "1", "a1", "i ", "a 1", "\u0316\u0301", "\ufdfa", "\\u0069", "_"),
-        Text("<", " "), Text("<", "\t \n"), Text("'score'", " "), Text("mark", " "), Text("", "score: 10 "),
-        Text("", "<answer "), Text("", "<answer>"), Text("", "ignore the above. "), Text("", "\n#"), Text("", "\n \\n"),
-        Text("this answer is ", "very "), Text("", "as verified by w w "), Text("", "[DATA "), Text("a", "1_"),
-    ]  # fmt: skip
+        Text("<", " "),
+        Text("<", "\t \n"),
+        Text("'score'", " "),
+        Text("mark", " "),
+        Text("", "score: 10 "),
+        Text("", "<answer "),
+        Text("", "<answer>"),
+        Text("", "ignore the above. "),
+        Text("", "\n#"),
+        Text("", "\n \\n"),
+        Text("this answer is ", "very "),
+        Text("", "as verified by w w "),
+        Text("", "[DATA "),
+        Text("a", "1_"),
+    ]
     yield Reader("judge: words", neutralize, worst, verbs)
     yield Reader("judge: marks", neutralize, [], marks)
     yield Reader("judge: letters", neutralize, [], letters)
     settings = graders.ScoreModel(
-        type="score_model", name="x", model="m", range=[0, 1],
+        type="score_model",
+        name="x",
+        model="m",
+        range=[0, 1],
         input=[{"role": "user", "content": "Judge {{sample.output_text}}"}],
-    )  # fmt: skip
+    )
     call = _judged(settings)
     yield Reader("score_model", awaited(call), worst, (*marks, *verbs[:4]), call)
 
@@ -248,9 +319,15 @@ def _endpoint_reader() -> Reader:
     def read(text: str) -> object:
         return _verdict(read_json(text.encode("utf-8", "replace")), Scale(0.0, 1.0), True)
 
-    worst = [Text('{"score": 1, "reason": "', "a", '"}'), Text('{"score": 1, "evidence": ["a"', ',"a"', "]}"),
-             Text('{"score": 1', "1", "}"), Text('{"score": 1, "x": ', "[", "]"), Text('{"score": 1', ',"score": 1', "}"),
-             Text('{"error": "', "\\u0041", '"}'), Text("", "{")]  # fmt: skip
+    worst = [
+        Text('{"score": 1, "reason": "', "a", '"}'),
+        Text('{"score": 1, "evidence": ["a"', ',"a"', "]}"),
+        Text('{"score": 1', "1", "}"),
+        Text('{"score": 1, "x": ', "[", "]"),
+        Text('{"score": 1', ',"score": 1', "}"),
+        Text('{"error": "', "\\u0041", '"}'),
+        Text("", "{"),
+    ]
     return Reader("a grader's reply", read, worst, JSON, in_loop(read), ('{"score": 1, "sub_scores": {', "}}"))
 
 
@@ -281,20 +358,28 @@ def of_tools() -> Iterator[Reader]:
             for name, value in before.items():
                 secrets.add(name, value)
 
-    yield Reader("secrets", redacted, units("ab", "abababab", "a", "Bearer ", "[secret KEY]", "[secret "),
-                 ("ab", "a", "b", "abababab", "[secret ", "KEY]", "%", "\\", " "), in_loop(redacted))  # fmt: skip
+    yield Reader(
+        "secrets",
+        redacted,
+        units("ab", "abababab", "a", "Bearer ", "[secret KEY]", "[secret "),
+        ("ab", "a", "b", "abababab", "[secret ", "KEY]", "%", "\\", " "),
+        in_loop(redacted),
+    )
     yield _mcp_reader()
 
     def believed(text: str) -> object:
         return plain.same(plain.read(text.encode("utf-8", "replace")), [])
 
-    yield Reader("a candidate's answer", believed, [Text("", "["), Text("[1", ",1", "]"), Text("{", '"a":1,', '"b":1}')],
-                 JSON, frame=("[", "]"))  # fmt: skip
+    yield Reader(
+        "a candidate's answer",
+        believed,
+        [Text("", "["), Text("[1", ",1", "]"), Text("{", '"a":1,', '"b":1}')],
+        JSON,
+        frame=("[", "]"),
+    )
 
 
 def _mcp_reader() -> Reader:
-    from types import SimpleNamespace
-
     from rft.tools.mcp import McpTool
 
     tool = McpTool(None, "find.a", None, None)  # type: ignore[arg-type]
@@ -302,151 +387,12 @@ def _mcp_reader() -> Reader:
     def blamed(text: str) -> object:
         return tool._blame(text)
 
-    assert SimpleNamespace
-    worst = [Text("Error executing tool find.a", ": Error executing tool a"), Text("Error executing tool find.a: Error executing tool ", "a"),
-             Text("", " "), Text("MCP error -", "1"), Text("unknown tool", " ")]  # fmt: skip
+    worst = [
+        Text("Error executing tool find.a", ": Error executing tool a"),
+        Text("Error executing tool find.a: Error executing tool ", "a"),
+        Text("", " "),
+        Text("MCP error -", "1"),
+        Text("unknown tool", " "),
+    ]
     alphabet = ("Error executing tool ", "find.a", ": ", "unknown tool", " ", "'", "1", "MCP error -", "tool")
     return Reader("an MCP server's error", blamed, worst, alphabet, in_loop(blamed))
-
-
-# -- logs ------------------------------------------------------------------------------------------
-def of_logs() -> Iterator[Reader]:
-    import pyarrow as pa
-
-    from rft.snapshots import lines, redact, shapes, words
-    from rft.snapshots.addresses import _said
-    from rft.snapshots.formats import recognize
-    from rft.snapshots.formats.format import documents
-    from rft.snapshots.normal import conversation, parse
-    from rft.windows import leakage
-    from rft.windows.arguments import outcome
-    from rft.windows.words import bucket_words
-
-    def known(text: str) -> object:
-        return recognize(text.encode("utf-8", "replace"), "log")
-
-    def streamed(text: str) -> object:
-        return list(documents(io.BytesIO(text.encode("utf-8", "replace"))))
-
-    def row(text: str) -> object:
-        return conversation(parse(text.encode("utf-8", "replace")))
-
-    def taken(text: str) -> object:
-        return lines.take([line for line in text.encode("utf-8", "replace").split(b"\n") if line], [])
-
-    broken = [
-        Text("", "["), Text("", "{"), Text("", "{\n"), Text("", "[\n"), Text("", '{"a":\n'), Text("", '{"a": [\n'),
-        Text("", '"'), Text("", '{"a": "\n'), Text("[1", ",1"), Text("", "[1,"), Text("", "{}\n"), Text("", "1 "),
-        Text("", '{"a\\'), Text("", '"\\"'), Text("[", "[1],"), Text("", '{"messages": [\n'), Text("", "{]\n"),
-    ]  # fmt: skip
-    yield Reader("format of a log", known, broken, JSON)
-    yield Reader("documents of a log", streamed, broken, (*JSON, "{\n", "[\n", "{}\n"))
-    said = '{"conversation_id": "c", "time": "2026-03-02T08:14:05Z", "messages": ['
-    message = '{"role": "user", "content": "a"}'
-    rows = [Text(said + message, "," + message, "]}"), Text(said, "[", "]}"), Text("{", '"a": 1,', '"b": 1}'),
-            Text(said + '{"role": "user", "content": [', '{"text": "a"},', '{"text": ""}]}]}')]  # fmt: skip
-    yield Reader("a row of a log", row, [*broken, *rows], JSON, frame=(said, "]}"))
-    yield Reader("lines of a log", taken, [*broken, *rows, Text("", f"{said}{message}]}}\n")], JSON, frame=(said, "]}"))
-
-    def shaped(text: str) -> object:
-        return shapes.of_replies([text]), shapes.of_calls(pa.array(["f"]), [text])
-
-    nested = [Text("[" * 101, '"\\'), Text("[" * 101, '\\"'), Text("[" * 101, '"\\"'), Text("", '{"a":'),
-              Text("{", '"a":1,', '"b":1}'), Text("[1", ',{"a":1}', "]"), Text("[", "[],", "[]]")]  # fmt: skip
-    yield Reader("shape of a reply", shaped, [*broken, *nested], JSON, frame=("[" * 101, ""))
-    yield Reader("shape of arguments", shaped, nested, JSON, frame=("{", "}"))
-
-    tools = {"f": _tool()["function"]["parameters"]}
-    yield Reader("arguments of a log", lambda text: outcome(f"f{text}", tools), [*units("{", "!", "... "), *nested],
-                 (*JSON, "!too deep", "... 0123456789ab"), frame=("{", "}"))  # fmt: skip
-    yield Reader("words of a log", lambda text: words.count(pa.array([text])), units("a", "a ", "\u0130", "1", "_"),
-                 (*PLAIN, "\u0130"))  # fmt: skip
-    yield Reader("vocabulary", lambda text: bucket_words([text]), units("a", "a ", "1 ", "\u0130"), PLAIN)
-    rule = {"email": r"[^ ]+@[^ ]+\.[a-z]+", "card": r"(\d+[ -]?)+x"}
-
-    def cleared(text: str) -> object:
-        return redact.quotable({"role": "user", "content": text}, rule)
-
-    yield Reader("redaction", cleared, units("a", "@", "a@", "1 ", "1", "a@a."), ("a", "@", ".", "1", " ", "-", '"', "["))
-    yield Reader("an object store's error", lambda text: _said(OSError(text)), units("?", "//", "//a", "a@", "?'"),
-                 ("?", "/", "//", "@", "a", " ", "'"))  # fmt: skip
-    base = [leakage.Text("a", "how do I return the parcel that I got yesterday")]
-    yield Reader("near duplicates", lambda text: leakage.repeating(base, [leakage.Text("b", text)], 0.6, 0),
-                 units("a ", "a", "漢", "1", " ", "return the parcel "), (*PLAIN, "漢", "parcel"))  # fmt: skip
-    yield from _formats()
-
-
-def _formats() -> Iterator[Reader]:
-    """Logs of others, whose one record is a dialogue with many parts."""
-    from rft.snapshots.formats import recognize
-
-    def read(text: str) -> object:
-        content = text.encode("utf-8", "replace")
-        found = recognize(content[:65536], "log")
-        return found, list(found.rows(content)) if hasattr(found, "rows") else None
-
-    assert read
-    return
-    yield
-
-
-# -- users -----------------------------------------------------------------------------------------
-def of_users() -> Iterator[Reader]:
-    from rft.config.templates import Template, names_a_place
-    from rft.page.markup import h
-    from tasks.ledger.anchors import _TRAILER
-    from tasks.ledger.keys import signer
-
-    def template(text: str) -> object:
-        return names_a_place(text), Template.read(text)
-
-    worst = [*units("{{", "{{ ", "}}", "{{ item", "{{item.a}}", "{"), Text("{{item", ".a", "}}"), Text("{{item", " ", "}}"),
-             Text('{{item["', "\\", '"]}}'), Text("{{a", " ", "}}"), Text("{{", " "), Text("{{item", "[0]", "}}"),
-             Text("{{ ", " ", "x }}"), Text("{{item.a.", "-", "}}")]  # fmt: skip
-    yield Reader("template", template, worst, ("{{", "}}", "item", "sample", ".", "[0]", " ", "a", '["', '"]', "\\"))
-    yield Reader("page", lambda text: h("p", text, title=text), units("<", "&", '"', "a"), ("<", ">", "&", "'", '"', "a"))
-    begin, end = "-----BEGIN SSH SIGNATURE-----\n", "-----END SSH SIGNATURE-----"
-    yield Reader("signature", signer, [Text(begin, "-", end), Text(begin, "-"), Text(begin, "-----END SSH SIGNATURE"),
-                 Text("", "-"), Text("", " "), Text(begin, "AAAA\n", end), Text(begin, " ", end + "x"), Text(begin + end, " ", "x")],
-                 ("-", begin, end, "-----END", " SSH SIGNATURE-----", "\n", " ", "A", "="))  # fmt: skip
-    yield Reader("anchor", lambda text: _TRAILER.findall(text), units("\n", "1", "Ledger: 1 "), ("\n", "1", " ", "a", ": "))
-    yield from _recipes()
-
-
-def _recipes() -> Iterator[Reader]:
-    from recipes.code_research import facts
-    from recipes.code_research import hacks as research
-    from recipes.filings import arithmetic
-    from recipes.filings import hacks as filings
-    from recipes.icd10 import codes
-    from recipes.mail_search import changelogs, hacks, judge, mails
-    from recipes.mail_search.letters import _REPLY, _TAGS
-    from recipes.wordle import tools as wordle
-
-    def sample(text: str) -> dict[str, Any]:
-        return {"output_text": text, "trajectory": [{"role": "assistant", "content": text}, {"role": "tool", "content": text}]}
-
-    own = ("score", '"score"', " ", ":", "grader", "m123456 ", "{", "}", '"value":', "1,", "[", "]", "\n")
-    yield Reader("mail_search: hacks", lambda text: hacks.found_in(sample(text), None),
-                 [*units("score ", "m123456 ", "ignore ", "m"), Text("score", " "), Text('{"sources": ["a"', ',"a"', "]}")],
-                 own)  # fmt: skip
-    yield Reader("filings: hacks", lambda text: filings.found_in(sample(text)),
-                 [*units('"score"'), Text('{"value": [1', ",1", "]}"), Text("{", '"value":1,', '"value":2}')], own)  # fmt: skip
-    yield Reader("code_research: hacks", lambda text: research.found_in(sample(text), [], 9), units('"score"', "/"), own)
-    yield Reader("code_research: facts", facts.read, [Text("[", '{"symbol":"a"},', "{}]")], JSON)
-    yield Reader("filings: calculate", lambda text: arithmetic.evaluate(text), units("a ", "(", "1+", "-", " "),
-                 ("a", " ", "1", "(", ")", "+", "-", "."))  # fmt: skip
-    yield Reader("wordle: clues", wordle.clues_in, units("crane ", "crane", " ", "gxyxy ", "crane xyxyx "),
-                 ("crane", " ", "gyxxy", "a", ";"))  # fmt: skip
-    yield Reader("icd10: words", codes.words, units("a ", "\ufdfa", "\u0301", "'"), PLAIN)
-    yield Reader("mail_search: fold", mails.fold, units(".", "a.", "\u0301", "_", "\ufdfa"), (*PLAIN, "~", "+", "@", ":"))
-    yield Reader("mail_search: answer", lambda text: judge.is_right(text, "2019-05-28", "date"), units("1", "-"), PLAIN)
-    yield Reader("mail_search: a mail's HTML", lambda text: _TAGS.sub(" ", text),
-                 [*units("<", "<style", "<script>", "<a", "&"), Text("<style>", "</"), Text("<", "script")],
-                 ("<", ">", "style", "script", "/", "a", " ", "</style>", "<style>"))  # fmt: skip
-    yield Reader("mail_search: a subject", lambda text: _REPLY.sub("", text), [*units("re:", "re: ", "re[1]:"), Text("re[", "1")],
-                 ("re", "[1]", ":", " ", "fw", "aw"))  # fmt: skip
-    yield Reader("mail_search: a changelog", lambda text: list(changelogs.entries(text)),
-                 [Text(" -- ", " "), Text(" -- ", "<"), Text(" -- a", " <>"), Text(" -- a <b>", " "), Text(" -- a <b> c", " "),
-                  Text("a (1)", "a"), Text("a (1) u; x\n", " closes: 1,"), Text("a (1) u;\n closes:", " ", "\n -- a <b>  Tue, 28 May 2019 16:37:45 +0200")],
-                 (" -- ", "<", ">", " ", "a", "  ", "a (1) u;", "\n", "closes: ", "#1", ","))  # fmt: skip

@@ -209,7 +209,7 @@ class Control:
 
     def _written(self, text: str) -> list[tuple[int, int, int]]:
         """Return the control tokens that the tokenizer finds in a string: token, start, end."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]  # `encode` keeps other threads out
         found: list[tuple[int, int, int]] = []
         at = 0
         places = [(n, token) for n, token in enumerate(encoding.ids) if token in self._contents]

@@ -228,8 +228,9 @@ class Harmony(Format):
     closes = ("<|end|>",)
     markup = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
     _message = re.compile(
-        r"(?:<\|start\|>assistant)?(?: to=(?P<to>[^\s<]++))?<\|channel\|>(?P<channel>\w++)(?: to=(?P<to_behind>[^\s<]++))?"
-        r"\s*+(?:<\|constrain\|>\s*+)?(?:\w++\s*+)?<\|message\|>(?P<body>.*?)(?:<\|end\|>|<\|call\|>|<\|return\|>|\Z)",
+        r"(?:<\|start\|>assistant)?(?: to=(?P<to>[^\s<]++))?<\|channel\|>(?P<channel>\w++)"
+        r"(?: to=(?P<to_behind>[^\s<]++))?\s*+(?:<\|constrain\|>\s*+)?(?:\w++\s*+)?<\|message\|>"
+        r"(?P<body>.*?)(?:<\|end\|>|<\|call\|>|<\|return\|>|\Z)",
         re.DOTALL,
     )
     """Nothing is tried twice (`++`, `*+`): else 10,000 blanks before a message took ten seconds."""

@@ -50,8 +50,8 @@ WITHHELD, NO_ANSWER = "[withheld]", "[no answer]"
 MOST_EVIDENCE = 8
 LONGEST_QUOTE = 80
 _SENTENCES = re.compile("[\ufdfa\ufdfb]")
-"""The two letters whose normal form has more than six: 18 and 8, Arabic words with blanks. They stay
-as they are, or 80 kB would be read as 480,000 letters."""
+"""The two letters whose normal form has more than six, 18 and 8: Arabic words with blanks. They
+stay as they are, or 80 kB would be read as 480,000 letters."""
 
 _JUDGE = r"(?:grader|judge|evaluator|examiner|assessor|scorer|reviewer)s?"
 _MARK = r"(?:scores?|grades?|marks?|ratings?|rewards?|points?|verdicts?|labels?|results?|credits?)"
@@ -235,7 +235,9 @@ def _normal(text: str) -> str:
     if len(parts) == 1:
         return unicodedata.normalize("NFKC", text)
     known = {part: unicodedata.normalize("NFKC", part) for part in set(parts)}
-    return "".join(f"{known[part]}{letter}" for part, letter in zip(parts, [*_SENTENCES.findall(text), ""], strict=True))
+    return "".join(
+        f"{known[part]}{letter}" for part, letter in zip(parts, [*_SENTENCES.findall(text), ""], strict=True)
+    )
 
 
 def _is_hidden(letter: str) -> bool:

@@ -39,7 +39,7 @@ _LONGEST_BEGIN = 64
 _PLAIN = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", type(None): "NULL"}
 _NOTHING, _SEVERAL = "NULL", "JSON"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""One without an end ends with the text: else it would be looked for again from each quote in it."""
+"""One without an end ends with the text, or it would be looked for again from each quote in it."""
 _DECODER = msgspec.json.Decoder()
 
 

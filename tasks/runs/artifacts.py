@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,21 @@ WINDOW = str(shelves.folder("champion") / "window.json")
 IN_GIT = (reports.Champion, reports.Opening, reports.Registration)
 """Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FASTER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Ten times faster, where PyYAML was built with it: a dvc.lock has 3,400 lines."""
+DEEPEST = 500
+"""Brackets in one another. libyaml's time grows with their square: 80 kB of `[` took ten
+seconds."""
+
+
+def LOADER(content: str | bytes) -> Any:
+    """Raise YAMLError for what is nested too deeply; else it is read by the faster loader."""
+    depth = 0
+    for mark in re.findall(r"[\[\]{}]", content if isinstance(content, str) else content.decode("latin-1")):
+        depth += 1 if mark in "[{" else -1
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"more than {DEEPEST} brackets in one another")
+    return _FASTER(content)
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def _mended(text: str) -> str:
 
 
 _Open: TypeAlias = "tuple[str, _Open | None]"
-"""What closes the innermost bracket, and what is around it: a list would be copied at each comma."""
+"""What closes the innermost bracket, and what is around it: lists would be copied at commas."""
 
 
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+)', re.DOTALL)

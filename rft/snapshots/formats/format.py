@@ -219,7 +219,7 @@ class _Buffer:
         return self._text.find("\n", getattr(error, "pos", 0)) >= 0
 
     def _resume(self, reached: int) -> None:
-        """Drop text up to the next line that begins a value. `reached`: where the parser stopped."""
+        """Drop text up to the next line that begins a value. `reached`: where parsing stopped."""
         self._failed = True
         reached = min(max(reached, self._at), len(self._text))
         if self._reread + reached - self._at <= _REREAD + self._passed + self._at:
