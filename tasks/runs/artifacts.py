@@ -40,7 +40,7 @@ DEEPEST = 500
 seconds."""
 
 
-def LOADER(content: str | bytes) -> Any:
+def _bounded(content: str | bytes) -> Any:
     """Raise YAMLError for what is nested too deeply; else it is read by the faster loader."""
     depth = 0
     for mark in re.findall(r"[\[\]{}]", content if isinstance(content, str) else content.decode("latin-1")):
@@ -48,6 +48,9 @@ def LOADER(content: str | bytes) -> Any:
         if depth > DEEPEST:
             raise yaml.YAMLError(f"more than {DEEPEST} brackets in one another")
     return _FASTER(content)
+
+
+LOADER: Any = _bounded
 
 
 @dataclass(frozen=True)
