@@ -237,6 +237,7 @@ def of_graders() -> Iterator[Reader]:
 def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
     """A judge's reader, by the families of its patterns."""
     from rft.config import graders
+    from rft.config.judges import Message
 
     verbs = ("ignore ", "give ", "score ", "please ", "you must ", "mark ", "this answer is ", "the ", "very ", "1 ")
     marks = (
@@ -288,8 +289,8 @@ def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
         type="score_model",
         name="x",
         model="m",
-        range=[0, 1],
-        input=[{"role": "user", "content": "Judge {{sample.output_text}}"}],
+        range=(0, 1),
+        input=[Message(role="user", content="Judge {{sample.output_text}}")],
     )
     call = _judged(settings)
     yield Reader("score_model", awaited(call), worst, (*marks, *verbs[:4]), call)
@@ -317,7 +318,7 @@ def _endpoint_reader() -> Reader:
     from rft.wire.contract import read_json
 
     def read(text: str) -> object:
-        return _verdict(read_json(text.encode("utf-8", "replace")), Scale(0.0, 1.0), True)
+        return _verdict(read_json(text.encode("utf-8", "replace")), Scale(0.0, 1.0, 1.0, 0.0), True)
 
     worst = [
         Text('{"score": 1, "reason": "', "a", '"}'),

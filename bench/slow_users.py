@@ -118,6 +118,8 @@ def _of_processes() -> Iterator[Reader]:
             Text(stages[0], "${a}", stages[1]),
             Text("", "["),
             Text("", "- "),
+            Text("", "? "),
+            Text("", "-\n"),
             Text("", "a: "),
         ],
         ("${", "}", "a", ".", "[", "]", "\n", " ", "- ", ": ", "&a ", "*a "),

@@ -104,6 +104,8 @@ def _validate(name: str, arguments: dict[str, Any], validator: Validator) -> Non
     except UnicodeEncodeError:  # half a character, which JSON can hold: seen as another one
         whole = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
         problems = _problems(validator, json.loads(whole))
+    except ValueError:  # jsonschema-rs reads 255 levels
+        raise Refused(f"invalid arguments for {name}: they are nested too deeply") from None
     if problems:
         place, message = min(problems)
         raise Refused(f"invalid arguments for {name}: {place or 'arguments: '}{clip_text(message)}")
