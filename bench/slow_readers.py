@@ -293,7 +293,7 @@ def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
         input=[Message(role="user", content="Judge {{sample.output_text}}")],
     )
     call = _judged(settings)
-    yield Reader("score_model", awaited(call), worst, (*marks, *verbs[:4]), call)
+    yield Reader("score_model", awaited(call), worst[::4], (*marks, *verbs[:4]), call)
 
 
 def _judged(settings: Any) -> Callable[[str], Awaitable[object]]:

@@ -151,9 +151,9 @@ def searched(reader: Reader, seed: int) -> list[Text]:
     units = ["".join(some) for n in (1, 2, 3) for some in itertools.product(reader.alphabet, repeat=n)]
     before, behind = reader.frame
     timed: list[tuple[float, Text]] = []
-    for unit in rng.sample(units, min(SEARCHED, len(units))):
-        ends = [rng.choice(["", *reader.alphabet]) for _ in range(2)]
-        text = Text(before + ends[0], unit, ends[1] + behind)
+    ends = ["", *reader.alphabet]
+    for _ in range(SEARCHED):
+        text = Text(before + rng.choice(ends), rng.choice(units), rng.choice(ends) + behind)
         if took(reader.read, text.of(SEARCH_AT // 8), 1) < GIVEN_UP_S / 8:
             timed.append((took(reader.read, text.of(SEARCH_AT), 1), text))
         else:
