@@ -20,7 +20,7 @@ checks that.
     needs, secrets, process    what each stage depends on; keeping secrets out of all text; child
                                processes that end with their parent
     stats, scale, words        confidence intervals; a grader's scale; numbers as people read them
-    schema                     JSON schemas that others wrote
+    schema, normal_form        JSON schemas and letters that others wrote
     lines, bm25                the lines that a stage prints for its driver; search by words
     commands                   commands in messages, ready to paste
     progress, stopping         a stage's work until it is safe on its shelf; stopping on request

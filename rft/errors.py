@@ -15,11 +15,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_NAME = 200
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End a message about an unknown name, with the nearest known one or with all of them."""
     known = sorted(map(str, known))
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], known, n=1, cutoff=0.5)  # its time grows with the square
     return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
 
 

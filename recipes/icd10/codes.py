@@ -17,7 +17,6 @@ import hashlib
 import importlib.metadata
 import json
 import re
-import unicodedata
 import warnings
 from collections import defaultdict
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rft import files
+from rft.normal_form import normal
 
 PACKAGE = "simple-icd-10-cm"
 FORMAT = 2
@@ -88,7 +88,7 @@ class Catalogue:
 
 def words(text: str) -> str:
     """`words("Crohn's disease, NOS") == "crohns disease nos"`."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower().replace("'", "")
+    plain = normal("NFKD", text).encode("ascii", "ignore").decode().lower().replace("'", "")
     return " ".join(re.findall(r"[a-z0-9]+", plain))
 
 

@@ -31,7 +31,7 @@ FILE = "changelog.Debian.gz"
 MIN_PACKAGES = 30
 """With fewer, a split by package would leave nothing to test on."""
 _HEAD = re.compile(r"^([a-z0-9][a-z0-9+.-]*) \(([^()\s]+)\)[^;]*;", re.IGNORECASE)
-_FOOT = re.compile(r"^ -- (.*?)\s*<([^<>]*)>\s+(.+?)\s*$")
+_FOOT, _ADDRESS = " -- ", re.compile(r"<([^<>]*+)>\s+")
 _CLOSES = re.compile(r"closes:\s*(?:bug)?#?\s?\d+(?:,\s*(?:bug)?#?\s?\d+)*", re.IGNORECASE)  # Debian Policy 5.6.22
 _NUMBER = re.compile(r"\d+")
 
@@ -72,17 +72,23 @@ def entries(text: str) -> Iterator[Mail]:
     for line in text.splitlines():
         if found := _HEAD.match(line):
             head, lines = found, []
-        elif found := _FOOT.match(line):
-            if head is not None and (mail := _mail(head, lines, found)):
+        elif foot := _foot(line):
+            if head is not None and (mail := _mail(head, lines, *foot)):
                 yield mail
             head = None
         else:
             lines.append(line)
 
 
-def _mail(head: re.Match[str], lines: list[str], foot: re.Match[str]) -> Mail | None:
+def _foot(line: str) -> tuple[str, str, str] | None:
+    """Return the name, address and date of an entry's last line."""
+    found = _ADDRESS.search(line, len(_FOOT)) if line.startswith(_FOOT) else None
+    return (line[len(_FOOT) : found.start()].strip(), found[1], line[found.end() :].rstrip()) if found else None
+
+
+def _mail(head: re.Match[str], lines: list[str], name: str, address: str, written: str) -> Mail | None:
     try:
-        date = parsedate_to_datetime(foot[3])
+        date = parsedate_to_datetime(written)
     except (TypeError, ValueError):
         return None
     package, version, body = head[1].lower(), head[2], "\n".join(lines).strip("\n")
@@ -90,8 +96,8 @@ def _mail(head: re.Match[str], lines: list[str], foot: re.Match[str]) -> Mail | 
     return Mail(
         key=f"{package} {version}",
         thread=package,
-        sender=foot[1].strip() or foot[2],
-        address=foot[2],
+        sender=name or address,
+        address=address,
         recipients="",
         date=date.replace(tzinfo=datetime.UTC) if date.tzinfo is None else date,
         subject=f"{package} {version}",

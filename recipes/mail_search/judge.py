@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import datetime
 import re
-import unicodedata
 from typing import Literal
 
 from rft.config.abstention import plain
+from rft.normal_form import normal
 
 from .mails import fold
 
@@ -80,7 +80,7 @@ def _same_text(said: str, target: str) -> bool:
 
 def _letters(text: str) -> str:
     """Neither NFKC nor casefold: they make one letter of two that only look alike."""
-    return " ".join(unicodedata.normalize("NFC", text).lower().split())
+    return " ".join(normal("NFC", text).lower().split())
 
 
 def _day(text: str) -> datetime.date | None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rft.errors import UserError
+from rft.normal_form import normal
 
 CHANGELOGS = "/usr/share/doc"
 OPTION = "recipe.options.mailbox"
@@ -70,7 +71,7 @@ def fold(text: str) -> str:
     Accents go, other letters stay: a name may be written with or without them, but nothing that
     was said disappears.
     """
-    decomposed = unicodedata.normalize("NFKD", text)
+    decomposed = normal("NFKD", text)
     plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
     return " ".join(_WORD.findall(plain.casefold()))
 

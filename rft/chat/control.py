@@ -46,7 +46,7 @@ from typing import Any
 from rft.errors import UserError
 
 _TAGS = (re.compile(r"<[^<>\s]+>"), re.compile(r"\[[^\[\]\s]+\]"))
-_PRIVATE = (range(0x100000, 0x10FFFD), range(0xF0000, 0xFFFFE), range(0xE000, 0xF900))
+_PRIVATE = (range(0xE000, 0xF900), range(0x100000, 0x10FFFD), range(0xF0000, 0xFFFFE))  # short ones first
 _ESCAPES = re.compile(r"\\u(?:d[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|e[0-9a-f]{3}|f[0-8][0-9a-f]{2})")
 """A private character as json.dumps escapes it."""
 
@@ -59,16 +59,23 @@ class Hidden:
     originals: dict[str, str]
 
     def restored(self, text: str) -> str:
-        return self._written.sub(lambda found: self._meant[found[0]], text)
+        text = self._written.sub(lambda found: self._words[found[0]], text) if self._words else text
+        return text.translate(self._letters)
 
     @cached_property
-    def _meant(self) -> dict[str, str]:
-        """Add escapes to `originals`: a template's tojson may write the characters so."""
-        return self.originals | {_escaped(hidden): _escaped(original) for hidden, original in self.originals.items()}
+    def _letters(self) -> dict[int, str]:
+        return {ord(hidden): original for hidden, original in self.originals.items() if len(hidden) == 1}
+
+    @cached_property
+    def _words(self) -> dict[str, str]:
+        """Words that hide a character, and escapes: a template's tojson may write the characters
+        so."""
+        words = {hidden: original for hidden, original in self.originals.items() if len(hidden) > 1}
+        return words | {_escaped(hidden): _escaped(original) for hidden, original in self.originals.items()}
 
     @cached_property
     def _written(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, self._meant)) or "(?!)")
+        return re.compile("|".join(map(re.escape, self._words)) or "(?!)")
 
 
 class Control:
@@ -162,7 +169,7 @@ class Control:
         """Yield, without end, private characters that are not used; then random words of them,
         which nobody can have written."""
         yield from (sign for sign in map(chr, chain(*_PRIVATE)) if sign not in used)
-        kept = [sign for sign in map(chr, _PRIVATE[0]) if sign not in self._own]
+        kept = [sign for sign in map(chr, _PRIVATE[1]) if sign not in self._own]
         while True:
             yield "".join(secrets.choice(kept) for _ in range(16))
 
@@ -178,28 +185,36 @@ class Control:
         """`text`: the template's string with the real texts, `hidden_text`: the same with the
         hidden ones."""
         own = self._written(hidden_text)
-        if [token for token, _, _ in own] == [token for token, _, _ in self._written(text)]:
-            return self._tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        if [token for token, _, _ in own] == self._tokens(text, ids):
+            return ids
         parts: list[str] = []
         at = 0
         for token, start, end in own:
             parts += [hidden.restored(hidden_text[at:start]), self._names[token]]
             at = end
         parts.append(hidden.restored(hidden_text[at:]))
-        ids: list[int] = self._twin.encode("".join(parts), add_special_tokens=False).ids
+        ids = self._twin.encode_batch_fast(["".join(parts)], add_special_tokens=False)[0].ids
         unknown = self._tokenizer.unk_token_id
         kept = [token for token in ids if token in self._contents and token != unknown]
         assert kept == [token for token, _, _ in own if token != unknown], "a text became a control token"
         return ids
 
+    def _tokens(self, text: str, ids: list[int]) -> list[int]:
+        """Return the control tokens among the ids of a string. Only where the unknown character's
+        is one of them do their places matter."""
+        if self._tokenizer.unk_token_id in self._contents:
+            return [token for token, _, _ in self._written(text)]
+        return [token for token in ids if token in self._contents]
+
     def _written(self, text: str) -> list[tuple[int, int, int]]:
         """Return the control tokens that the tokenizer finds in a string: token, start, end."""
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]  # `encode` keeps other threads out
         found: list[tuple[int, int, int]] = []
         at = 0
-        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if (content := self._contents.get(token)) is None:
-                continue
+        places = [(n, token) for n, token in enumerate(encoding.ids) if token in self._contents]
+        for n, token in places:  # all offsets would be a list of as many pairs as the text has tokens
+            content, (start, end) = self._contents[token], encoding.token_to_chars(n)
             # The offsets may hold whitespace around the token, or have lost what it begins with.
             place = text.find(content, max(at, start - len(content)), end + len(content))
             if place >= 0:

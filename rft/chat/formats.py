@@ -113,10 +113,11 @@ class Llama3(Format):
             return self._answer(text)
         if problem := _left_over(before, self.markup) or self._misplaced(before):
             return Reading("", problem=problem)
-        values, rest = _values(behind)
+        values, end = _values(behind)
         if not tag and not any(_is_call(value) for value, _ in values):
             return self._answer(text)
         calls = [_checked(value, source, _id(turn, n), "parameters") for n, (value, source) in enumerate(values)]
+        rest = behind[end:]
         if rest and not rest.startswith("{") and calls:
             return Reading("", problem=f"text behind a call: {rest[:40]!r}")
         if rest or not calls:
@@ -156,7 +157,7 @@ class Mistral(Format):
     ends = ("</s>",)
     tags = ("[THINK]", "[/THINK]")
     markup = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[INST]", "[/INST]", *tags)
-    _head = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\[\]{}]*)?\[ARGS\]\s*")
+    _head = re.compile(r"\s*+([^\s\[\]{}]++)(?:\[CALL_ID\][^\[\]{}]*+)?\[ARGS\]\s*+")
 
     def __init__(self, named: bool = False):
         self.named = named
@@ -202,19 +203,20 @@ class Mistral(Format):
         return [_checked(value, str(value), _id(turn, n), "arguments") for n, value in enumerate(values)], ""
 
     def _named(self, text: str, turn: int) -> tuple[list[ToolCall], str]:
-        calls: list[ToolCall] = []
+        calls, at, mark = list[ToolCall](), 0, self.markup[0]
         while True:
-            head, call_id = self._head.match(text), _id(turn, len(calls))
-            values, rest = _values(text[head.end() :], most=1) if head else ([], text)
-            if head and values and (not rest or rest.startswith("[TOOL_CALLS]")):
+            head, call_id = self._head.match(text, at), _id(turn, len(calls))
+            values, end = _values(text, head.end(), most=1) if head else ([], at)
+            if head and values and (end == len(text) or text.startswith(mark, end)):
                 calls.append(_checked({"name": head[1], "arguments": values[0][0]}, values[0][1], call_id, "arguments"))
-                _, more, text = rest.partition("[TOOL_CALLS]")
             else:
-                body, more, text = text.partition("[TOOL_CALLS]")
-                name, arguments = (head[1], body[head.end() :]) if head else ("", body)
+                found = text.find(mark, at)
+                end = len(text) if found < 0 else found
+                name, arguments = (head[1], text[head.end() : end]) if head else ("", text[at:end])
                 calls.append(ToolCall(call_id, name, arguments, "not name[ARGS]{...} with a JSON object"))
-            if not more:
+            if end == len(text):
                 return calls, ""
+            at = end + len(mark)
 
 
 class Harmony(Format):
@@ -226,10 +228,12 @@ class Harmony(Format):
     closes = ("<|end|>",)
     markup = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
     _message = re.compile(
-        r"(?:<\|start\|>assistant)?(?: to=(?P<to>[^\s<]+))?<\|channel\|>(?P<channel>\w+)(?: to=(?P<to_behind>[^\s<]+))?"
-        r"\s*(?:<\|constrain\|>)?\s*(?:\w*)\s*<\|message\|>(?P<body>.*?)(?:<\|end\|>|<\|call\|>|<\|return\|>|\Z)",
+        r"(?:<\|start\|>assistant)?(?: to=(?P<to>[^\s<]++))?<\|channel\|>(?P<channel>\w++)"
+        r"(?: to=(?P<to_behind>[^\s<]++))?\s*+(?:<\|constrain\|>\s*+)?(?:\w++\s*+)?<\|message\|>"
+        r"(?P<body>.*?)(?:<\|end\|>|<\|call\|>|<\|return\|>|\Z)",
         re.DOTALL,
     )
+    """Nothing is tried twice (`++`, `*+`): else 10,000 blanks before a message took ten seconds."""
 
     def opened(self, start: str) -> str:
         return ""
@@ -273,8 +277,8 @@ class Harmony(Format):
         space, _, name = to.partition(".")
         if space != "functions" or not name:
             return ToolCall(call_id, to, body, f"{to!r} is not functions.NAME")
-        values, rest = _values(body)
-        if len(values) != 1 or rest:
+        values, end = _values(body)
+        if len(values) != 1 or end < len(body):
             return ToolCall(call_id, name, body, "the call's message is not one JSON object")
         return _checked({"name": name, "arguments": values[0][0]}, body, call_id, "arguments")
 
@@ -439,18 +443,23 @@ def _is_call(value: Any) -> bool:
     )
 
 
-def _values(text: str, at: int = 0, most: int = -1) -> tuple[list[tuple[Any, str]], str]:
-    """Read the JSON objects at a place of the text, each with its source; also return the rest."""
-    decoder, values = json.JSONDecoder(), list[tuple[Any, str]]()
+_DECODER, _ENCODER = json.JSONDecoder(), json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+"""Made once: a text can hold thousands of calls."""
+
+
+def _values(text: str, at: int = 0, most: int = -1) -> tuple[list[tuple[Any, str]], int]:
+    """Read the JSON objects at a place of the text, each with its source; also return where the
+    rest begins."""
+    values = list[tuple[Any, str]]()
     at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
     while text.startswith("{", at) and len(values) != most:
         try:
-            value, end = decoder.raw_decode(text, at)
+            value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
         values.append((value, text[at:end]))
         at = (_SPACE if most == 1 else _SEPARATORS).match(text, end).end()  # type: ignore[union-attr]
-    return values, text[at:]
+    return values, at
 
 
 def _call(body: str, call_id: str, key: str) -> ToolCall:
@@ -481,6 +490,6 @@ def _checked(value: Any, source: str, call_id: str, key: str) -> ToolCall:
 
 
 def _dumped(arguments: Any) -> str:
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text = _ENCODER.encode(arguments)
     text.encode()
     return text

@@ -10,13 +10,14 @@ grades by it.
 from __future__ import annotations
 
 import re
-import unicodedata
 
 from pydantic import Field, field_validator
 
 from rft.config.section import Section
 from rft.config.templates import Template
+from rft.normal_form import normal
 
+_LETTER = re.compile(r"\w")
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u00b4": "'", "`": "'"})
 
 
@@ -53,8 +54,9 @@ class Abstention(Section):
 
 def plain(text: str) -> str:
     """Reduce a text to what is compared: `plain("I don\u2019t know. ")` is "i don't know"."""
-    text = " ".join(unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).casefold().split())
-    return re.sub(r"^\W+|\W+$", "", text)
+    text = " ".join(normal("NFKC", text).translate(_APOSTROPHES).casefold().split())
+    first, last = _LETTER.search(text), _LETTER.search(text[::-1])
+    return text[first.start() : len(text) - last.start()] if first and last else ""
 
 
 __all__ = ["Abstention", "plain"]

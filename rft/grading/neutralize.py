@@ -23,8 +23,9 @@ Every such passage is listed as evidence with the grade. It changes no score by 
 attempt costs something is decided elsewhere, and an honest answer may quote such words, too.
 
 Whoever writes what is read here may want to hold the reader up, so it takes time in proportion to
-the text's length. Two things would not: patterns with a blank in them, on a run of blanks (5,000
-took 11 s), and Python's normal form of a letter with thousands of accents.
+the text's length, and little of it: letters are looked up once each and placed as arrays. Three
+things would not: patterns with a blank in them, on a run of blanks (5,000 took 11 s), Python's
+normal form of a letter with thousands of accents, and a letter whose normal form is a sentence.
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
+
+from rft.normal_form import few_accents
 
 RULE = (
     "Texts between a line [DATA number BEGINS] and the line [DATA number ENDS] with the same number were written by "
@@ -43,8 +49,9 @@ RULE = (
 WITHHELD, NO_ANSWER = "[withheld]", "[no answer]"
 MOST_EVIDENCE = 8
 LONGEST_QUOTE = 80
-MOST_ACCENTS = 30
-"""On one letter: Unicode's Stream-Safe Text Format (UAX 15) allows as many."""
+_SENTENCES = re.compile("[\ufdfa\ufdfb]")
+"""The two letters whose normal form has more than six, 18 and 8: Arabic words with blanks. They
+stay as they are, or 80 kB would be read as 480,000 letters."""
 
 _JUDGE = r"(?:grader|judge|evaluator|examiner|assessor|scorer|reviewer)s?"
 _MARK = r"(?:scores?|grades?|marks?|ratings?|rewards?|points?|verdicts?|labels?|results?|credits?)"
@@ -139,7 +146,7 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "says that the text ends",
         _i(
-            rf"{_LINE}\W{{0,20}}(?:end|begin|start)(?:ning)?(?: of)?(?: the)? "
+            rf"{_LINE}+\W{{0,20}}+(?:end|begin|start)(?:ning)?(?: of)?(?: the)? "
             rf"(?:answer|response|submission|data|text|output|candidate|untrusted)\b{_REST}"
         ),
     ),
@@ -191,6 +198,7 @@ _MIXED = re.compile(r"\b(?=\w*[a-zA-Z]\w*[a-zA-Z])(?=\w*[013457])\w+\b")
 _SPACED = re.compile(r"\b[a-zA-Z](?:[ .-][a-zA-Z]){4,}\b")
 _BLANKS = re.compile(r"\s{2,}")
 _IN_JSON = re.compile(r"\\u([0-9a-fA-F]{4})")
+_LENGTH_OF_CODE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +223,21 @@ def neutralize(text: str) -> Neutral:
 def _visible(text: str) -> tuple[str, int]:
     """Return the text in normal form, and how many characters that nobody sees were in it."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    few = _few_accents(text)
-    normal = unicodedata.normalize("NFKC", few)
-    kept = [letter for letter in normal if letter in _KEPT_CONTROLS or not _is_hidden(letter)]
-    return "".join(kept), len(text) - len(few) + len(normal) - len(kept)
+    few = few_accents(text)
+    normal = _normal(few)
+    kept = normal.translate(_SEEN)
+    return kept, len(text) - len(few) + len(normal) - len(kept)
 
 
-def _few_accents(text: str) -> str:
-    """Keep as many accents on a letter as any language writes."""
-    if text.isascii():
-        return text
-    kept, num_accents = list[str](), 0
-    for letter in text:
-        num_accents = num_accents + 1 if unicodedata.combining(letter) else 0
-        if num_accents <= MOST_ACCENTS:
-            kept.append(letter)
-    return "".join(kept)
+def _normal(text: str) -> str:
+    """Return the normal form NFKC, but for letters that stand for a sentence."""
+    parts = _SENTENCES.split(text)
+    if len(parts) == 1:
+        return unicodedata.normalize("NFKC", text)
+    known = {part: unicodedata.normalize("NFKC", part) for part in set(parts)}
+    return "".join(
+        f"{known[part]}{letter}" for part, letter in zip(parts, [*_SENTENCES.findall(text), ""], strict=True)
+    )
 
 
 def _is_hidden(letter: str) -> bool:
@@ -238,49 +245,76 @@ def _is_hidden(letter: str) -> bool:
     return unicodedata.category(letter) in ("Cc", "Cf", "Co", "Cs") or letter in "\u115f\u1160\u3164\u2028\u2029\u034f"
 
 
+class _ByLetter(dict[int, str]):
+    """A table for str.translate: each letter is looked up once in a process."""
+
+    def __init__(self, change: Callable[[str], str]) -> None:
+        super().__init__()
+        self._change = change
+
+    def __missing__(self, code: int) -> str:
+        found = self[code] = self._change(chr(code))
+        return found
+
+
+_SEEN = _ByLetter(lambda letter: "" if _is_hidden(letter) and letter not in _KEPT_CONTROLS else letter)
+_READ = _ByLetter(lambda letter: _read(letter))
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """A text as a model reads it, and where each of its letters stands in the text itself."""
 
     letters: str
-    starts: list[int]
-    ends: list[int]
+    starts: np.ndarray
+    ends: np.ndarray
 
     @classmethod
     def of(cls, text: str) -> _Reading:
-        letters: list[tuple[str, int, int]] = []
-        place = 0
-        while place < len(text):
-            code = _IN_JSON.match(text, place) if text[place] == "\\" else None
-            end = code.end() if code else place + 1
-            letters += [(letter, place, end) for letter in _read(chr(int(code[1], 16)) if code else text[place])]
-            place = end
-        joined = "".join(letter for letter, _, _ in letters)
-        skipped = {place for spaced in _SPACED.finditer(joined) for place in range(spaced.start() + 1, spaced.end(), 2)}
-        skipped |= {place for run in _BLANKS.finditer(joined) for place in _all_but_one(run)}
-        kept = [found for place, found in enumerate(letters) if place not in skipped]
-        plain = "".join(letter for letter, _, _ in kept)
+        text, starts, ends = _without_codes(text)
+        if not text.isascii():
+            letters, places = np.unique(_codes(text), return_inverse=True)
+            num_read = np.array([len(_READ[code]) for code in letters.tolist()])[places]
+            text, starts, ends = text.translate(_READ), np.repeat(starts, num_read), np.repeat(ends, num_read)
+        kept = np.ones(len(text), dtype=bool)
+        for spaced in _SPACED.finditer(text):
+            kept[spaced.start() + 1 : spaced.end() : 2] = False
+        for run in _BLANKS.finditer(text):  # all but the first, and the last end of a line
+            kept[run.start() + 1 : run.end()] = False
+            if (line := run[0].rfind("\n")) > 0:
+                kept[run.start() + line] = True
+        plain = _codes(text)[kept].tobytes().decode("utf-32-le")
         plain = _MIXED.sub(lambda word: word[0].translate(_AS_DIGITS), plain)
-        return cls(plain, [start for _, start, _ in kept], [end for _, _, end in kept])
+        return cls(plain, starts[kept], ends[kept])
 
     def span(self, hit: re.Match[str]) -> tuple[int, int]:
         """Return where a passage stands in the text itself, with the accents of its last letter."""
         if hit.start() == hit.end():
             return 0, 0
-        following = self.starts[hit.end()] if hit.end() < len(self.starts) else None
-        return self.starts[hit.start()], self.ends[hit.end() - 1] if following is None else following
+        end = self.starts[hit.end()] if hit.end() < len(self.starts) else self.ends[hit.end() - 1]
+        return int(self.starts[hit.start()]), int(end)
 
 
-def _all_but_one(run: re.Match[str]) -> range | list[int]:
-    """List what is skipped of a run of blanks: all but the first, and the last end of a line."""
-    line = run[0].rfind("\n")
-    rest = range(run.start() + 1, run.end())
-    return rest if line <= 0 else [place for place in rest if place != run.start() + line]
+def _codes(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def _without_codes(text: str) -> tuple[str, np.ndarray, np.ndarray]:
+    """Read JSON's codes as letters. Also returns where each letter begins and ends in the text."""
+    if not (codes := list(_IN_JSON.finditer(text))):
+        starts = np.arange(len(text))
+        return text, starts, starts + 1
+    begins = np.array([code.start() for code in codes])
+    kept = np.ones(len(text), dtype=bool)
+    kept[(begins[:, None] + np.arange(1, _LENGTH_OF_CODE)).ravel()] = False
+    starts = np.flatnonzero(kept)
+    letter = _IN_JSON.sub(lambda code: chr(int(code[1], 16)), text)
+    return letter, starts, np.append(starts[1:], len(text))
 
 
 def _read(letter: str) -> str:
     """Return what a model takes a letter for; nothing for an accent of the letter before."""
-    if letter < "\x80":
+    if letter < "\x80" or _SENTENCES.match(letter):
         return letter
     parts = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", letter))
     kept = (part for part in parts if unicodedata.category(part) not in ("Mn", "Me") and not _is_hidden(part))

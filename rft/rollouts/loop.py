@@ -53,7 +53,7 @@ from rft.grading import budget
 from rft.grading.grader import Grader
 from rft.reports import PromptSettings
 from rft.rollouts.garbage import seldom_collected
-from rft.rollouts.policy import Dialogue, Policy, PolicyFailed
+from rft.rollouts.policy import Dialogue, Policy, PolicyFailed, ReadsAhead
 from rft.rollouts.prompting import num_turns
 from rft.tools.client import ToolClient
 from rft.types import (
@@ -246,6 +246,8 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions, heard: 
         live.turns.append(_turn(sampled, results, added, live))
         if live.stop is None:
             _end_by_terminal_tool(live, client)
+        if live.stop is None and isinstance(live.dialogue, ReadsAhead):
+            await live.dialogue.read_ahead(calls, results)
         if live.stop is None:
             added = _continue(live, calls, results, last=number == last)
         if live.stop is not None:

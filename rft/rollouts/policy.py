@@ -11,7 +11,7 @@ A policy can be written, and loaded, without the loop, tools or graders.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rft.types import Opening, Sampled, ToolCall, ToolResult
 
@@ -41,6 +41,15 @@ class Dialogue(Protocol):
 
     def close(self) -> None:
         """Free what the rollout holds: no further turn is asked for. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A dialogue whose policy is elsewhere: other rollouts need the event loop meanwhile."""
+
+    async def read_ahead(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> None:
+        """Make tokens of long results outside of the event loop, before they are appended."""
         ...
 
 

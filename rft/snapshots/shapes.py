@@ -38,7 +38,8 @@ _MOST_LEARNED, _MOST_TRIED = 200, 2
 _LONGEST_BEGIN = 64
 _PLAIN = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", type(None): "NULL"}
 _NOTHING, _SEVERAL = "NULL", "JSON"
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""One without an end ends with the text, or it would be looked for again from each quote in it."""
 _DECODER = msgspec.json.Decoder()
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jsonschema_rs import Validator
+from jsonschema_rs import ValidationError, Validator
 
 from rft import schema
 from rft.errors import ConfigError
@@ -27,6 +27,9 @@ REMEDY = (
     "Fix them; or leave the tool out (tools.mcp[].tools lists those to use); or offer it unchecked: tools.traits, "
     "validate: false."
 )
+MAX_CHARS_FOR_ALL = 10_000
+"""Of arguments of which all problems are looked for, to name the first by its place."""
+MOST_LEVELS_TO_QUOTE = 50
 MAX_PROBLEM_CHARS = 200  # the policy's nonsense must not come back to it as a thousand tokens
 
 
@@ -97,13 +100,42 @@ def prepare(
 
 def _validate(name: str, arguments: dict[str, Any], validator: Validator) -> None:
     try:
-        problems = list(validator.iter_errors(arguments))
+        problems = _problems(validator, arguments)
     except UnicodeEncodeError:  # half a character, which JSON can hold: seen as another one
         whole = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
-        problems = list(validator.iter_errors(json.loads(whole)))
+        problems = _problems(validator, json.loads(whole))
+    except ValueError:  # jsonschema-rs reads 255 levels
+        raise Refused(f"invalid arguments for {name}: they are nested too deeply") from None
     if problems:
-        place, message = min((schema.place(problem.instance_path), problem.message) for problem in problems)
+        place, message = min(problems)
         raise Refused(f"invalid arguments for {name}: {place or 'arguments: '}{clip_text(message)}")
+
+
+def _problems(validator: Validator, arguments: Any) -> list[tuple[str, str]]:
+    """List what is wrong: each place with a message. Of long arguments only the first problem is
+    told, because each costs 10 us and 80 kB can hold 40,000; and of deep ones that there is one,
+    because a message may quote the whole at each level."""
+    if validator.is_valid(arguments):
+        return []
+    found: Iterable[ValidationError] = []
+    if len(json.dumps(arguments)) <= MAX_CHARS_FOR_ALL:
+        found = validator.iter_errors(arguments)
+    elif _depth(arguments) > MOST_LEVELS_TO_QUOTE:
+        return [("", "they do not fit the tool's schema, and are too long and too deep to say where")]
+    else:
+        try:
+            validator.validate(arguments)
+        except ValidationError as problem:
+            found = [problem]
+    return [(schema.place(problem.instance_path), problem.message) for problem in found]
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 def _parse(call: ToolCall) -> dict[str, Any]:

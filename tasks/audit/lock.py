@@ -20,7 +20,7 @@ from tasks.audit.graph import altered
 from tasks.runs.artifacts import LOADER, Out
 
 PARAMS = "params.yaml"
-_VARIABLE = re.compile(r"\$\{([^}]+)\}")
+_VARIABLE = re.compile(r"\$\{([^{}]+)\}")
 
 
 @dataclass(frozen=True)

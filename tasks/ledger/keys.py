@@ -231,10 +231,10 @@ def _sign(key: Path | str, namespace: str) -> list[str]:
 
 def signer(signature: str) -> str:
     """The public key that a signature names. Raises ValueError for what is none."""
-    body = re.fullmatch(r"\s*-+BEGIN SSH SIGNATURE-+\s(.*)-+END SSH SIGNATURE-+\s*", signature, re.DOTALL)
+    body = re.fullmatch(r"-+BEGIN SSH SIGNATURE-+\s([^-]*+)-+END SSH SIGNATURE-+", signature.strip())
     if body is None:
         raise ValueError("not an SSH signature")
-    blob = base64.b64decode("".join(body[1].split()).rstrip("-"), validate=True)
+    blob = base64.b64decode("".join(body[1].split()), validate=True)
     if blob[:6] != b"SSHSIG":
         raise ValueError("not an SSH signature")
     public = _string(blob[10:])

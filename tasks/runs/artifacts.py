@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,26 @@ WINDOW = str(shelves.folder("champion") / "window.json")
 IN_GIT = (reports.Champion, reports.Opening, reports.Registration)
 """Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FASTER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Ten times faster, where PyYAML was built with it: a dvc.lock has 3,400 lines."""
+DEEPEST = 500
+"""Lists in one another. libyaml's time grows with the square of brackets, 80 kB of `[` took ten
+seconds; and at 80 kB of `- ` it overflows the stack, which ends the process."""
+_IN_ONE_ANOTHER = re.compile(r"[\[\]{}]|(?:[-?:][ \t]+)++")
+
+
+def _bounded(content: str | bytes) -> Any:
+    """Raise YAMLError for what is nested too deeply; else it is read by the faster loader."""
+    depth = 0
+    for found in _IN_ONE_ANOTHER.finditer(content if isinstance(content, str) else content.decode("latin-1")):
+        brackets = {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0])
+        depth += brackets or 0
+        if depth > DEEPEST or (brackets is None and len(found[0].split()) > DEEPEST):
+            raise yaml.YAMLError(f"more than {DEEPEST} lists in one another")
+    return _FASTER(content)
+
+
+LOADER: Any = _bounded
 
 
 @dataclass(frozen=True)

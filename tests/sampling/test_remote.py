@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -18,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft import config, files, recipe
+from rft.chat.renderer import Chat
 from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.grading.endpoint import EndpointGrader
 from rft.models import weights as model
 from rft.reports import PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
-from rft.rollouts.policy import Policy, PolicyFailed
+from rft.rollouts.policy import Policy, PolicyFailed, ReadsAhead
 from rft.sampling.engine import Engine
 from rft.sampling.remote import ChatPolicy, TokenPolicy, connection, policy_for
 from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
@@ -221,6 +223,33 @@ def test_results_that_do_not_fit_change_nothing(engine, opening):
         assert added is not None
         await dialogue.sample(4, 30.0)
         assert tuple(server.asked[-1][1]["token_ids"]) == (*dialogue.prompt_ids, *sampled.ids, *added)
+
+    through(engine, use)
+
+
+def test_tokens_of_long_results_are_made_outside_of_the_loop(engine):
+    """80 kB took 0.6 s, in which no other rollout went on."""
+    threads: list[threading.Thread] = []
+    chat = Chat(engine.chat.tokenizer, engine.chat.tools)
+    render = chat._between
+
+    def between(*args: Any, **more: Any) -> str:
+        threads.append(threading.current_thread())
+        return render(*args, **more)
+
+    chat._between = between  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def use(server: TokenServer) -> None:
+        policy = TokenPolicy(section(server, "vllm"), chat, (chat.end_id,))
+        (dialogue,) = policy.open([OPENING], [(0,)], 0.0, 100_000)
+        calls, results = [ToolCall("c", "lookup", "{}")], [ToolResult("c", "9 " * 20_000)]
+        assert isinstance(dialogue, ReadsAhead)
+        await dialogue.read_ahead(calls, results)
+        assert threads
+        assert threading.main_thread() not in threads
+        known = len(threads)
+        assert dialogue.append(calls, results) is not None
+        assert len(threads) == known, "they are known"
 
     through(engine, use)
 

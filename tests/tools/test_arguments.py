@@ -268,3 +268,31 @@ def test_no_pattern_of_a_schema_makes_a_text_slow(pattern: str):
     with contextlib.suppress(arguments.Refused):
         arguments.prepare(ToolCall("c", "f", json.dumps({"a": "a" * 40_000 + "!"})), {"f": function}, {})
     assert time.monotonic() - began < 5  # exponential, or minutes, as it was
+
+
+def nested() -> dict[str, Any]:
+    place = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/place"}}]}
+    codes = {"type": "array", "items": {"type": "string"}}
+    properties = {"place": {"$ref": "#/$defs/place"}, "codes": codes}
+    return {"type": "object", "properties": properties, "$defs": {"place": place}}
+
+
+@pytest.mark.parametrize(("levels", "said"), [(20, "place: "), (300, "nested too deeply"), (900, "nested too deeply")])
+def test_arguments_in_one_another_are_refused(levels: int, said: str):
+    """300 brackets around a text ended the stage: jsonschema-rs reads 255 levels."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": nested()}}
+    call = ToolCall("c", "f", f'{{"place": {"[" * levels}"x"{"]" * levels}}}')
+    with pytest.raises(arguments.Refused, match=said):
+        arguments.prepare(call, dict([arguments.read_tool(tool, "here")]), {})
+
+
+def test_long_arguments_take_time_in_proportion():
+    """40,000 wrong items took 0.8 s, and 80 kB of text in 200 brackets as long."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": nested()}}
+    functions = dict([arguments.read_tool(tool, "here")])
+    for start, unit, end, said in (
+        ('{"codes": [1', ", 1", "]}", r"codes\[0\]: 1 is not of type \"string\""),
+        (f'{{"place": {"[" * 200}"', "x", f'"{"]" * 200}}}', "too long and too deep to say where"),
+    ):
+        with pytest.raises(arguments.Refused, match=said):
+            arguments.prepare(ToolCall("c", "f", start + unit * 20_000 + end), functions, {})

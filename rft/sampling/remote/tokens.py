@@ -40,6 +40,7 @@ from rft.wire.contract import Malformed
 
 log = logging.getLogger("rft.sampling.remote")
 
+LONG_REPLY = 10_000  # characters
 NO_MODEL = "does not exist"
 """How vLLM refuses a model or adapter that it does not have; a route that it lacks is `Not
 Found`."""
@@ -316,6 +317,12 @@ class TokenDialogue:
         # `seconds` stays 0: the wait includes the server's queue and our retries, and the policy is
         # not to blame for it.
         return Sampled(text, reading, said.ids, said.logprobs, said.ended, said.context_ids, usage=usage)
+
+    async def read_ahead(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> None:
+        """Leave the tokens of long results in the chat's cache: 80 kB take up to 0.2 s."""
+        outputs = [result.output for result in results]
+        if sum(map(len, outputs)) > LONG_REPLY:
+            await asyncio.to_thread(self._policy.chat.reply_ids, calls, outputs)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
         ids = self._policy.chat.reply_ids(calls, [result.output for result in results])

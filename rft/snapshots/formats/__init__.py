@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from rft.errors import UserError
 from rft.snapshots.formats import completions, mlflow_traces, otlp, responses, spans
@@ -34,6 +34,8 @@ __all__ = ["KNOWN", "OWN", "Format", "Row", "extend", "recognize", "roots"]
 
 HEAD = 256 << 10
 """Bytes that are enough to recognize a format by."""
+MOST_LINES = 1000
+"""Lines of them that are looked at one by one: there may be 100,000 that are no JSON."""
 
 
 def _own(block: bytes, first_line: int, source: str) -> Numbered:
@@ -92,7 +94,7 @@ def _records(head: bytes) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield the records that the head shows, and whether each is a line of its own: whole lines
     first, then the first value, of which the end may be missing."""
     lines = head.split(b"\n")
-    for line in lines[:-1] if len(lines) > 1 else lines:
+    for line in lines[: min(len(lines) - 1, MOST_LINES)] if len(lines) > 1 else lines:
         try:
             yield from _inner(parse(line), True)
         except Unreadable:
@@ -123,21 +125,30 @@ def _inner(value: Any, is_line: bool) -> Iterator[tuple[dict[str, Any], bool]]:
 
 def _mended(text: str) -> str:
     """Close what is open at the end of a JSON text that was cut, without its last element."""
-    stack: list[str] = []
-    at, cut, closing = 0, 0, ""
+    opened: _Open | None = None
+    at, cut, at_cut = 0, 0, opened
     while found := _TOKEN.match(text, at):
         mark, at = found.group(1), found.end()
         if mark in ("{", "["):
-            stack.append("}" if mark == "{" else "]")
-            cut, closing = at, "".join(reversed(stack))
+            opened = ("}" if mark == "{" else "]", opened)
+            cut, at_cut = at, opened
         elif mark in ("}", "]"):
-            if not stack or stack.pop() != mark:
+            if opened is None or opened[0] != mark:
                 return text
-            if not stack:
+            opened = opened[1]
+            if opened is None:
                 return text[:at]
         elif mark == ",":
-            cut, closing = found.start(1), "".join(reversed(stack))
-    return text[:cut] + closing
+            cut, at_cut = found.start(1), opened
+    closing: list[str] = []
+    while at_cut is not None:
+        mark, at_cut = at_cut
+        closing.append(mark)
+    return text[:cut] + "".join(closing)
+
+
+_Open: TypeAlias = "tuple[str, _Open | None]"
+"""What closes the innermost bracket, and what is around it: lists would be copied at commas."""
 
 
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+)', re.DOTALL)

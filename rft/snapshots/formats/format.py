@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -121,6 +122,11 @@ class _Buffer:
     Bytes that are not UTF-8 become half surrogates, which no file can hold, and are found in the
     value that has them. A value that is not complete is parsed again when as much more text has
     come as there was, so that a long value costs a few attempts, not one per chunk.
+
+    What follows a value that cannot be read is read again, because a record that was cut swallows
+    those behind it. A log of nothing but openings would be read as often as it has lines: 20 kB
+    took two seconds. So no more than _REREAD and once the text itself is read again; then reading
+    goes on where the parser stopped.
     """
 
     def __init__(self, stream: BinaryIO, largest: int) -> None:
@@ -131,6 +137,8 @@ class _Buffer:
         self._at = 0
         self._is_over = False
         self._in_list = False
+        self._failed = False
+        self._passed = self._reread = 0
 
     def has_more(self) -> bool:
         """Skip what stands between values, and tell whether there is another one."""
@@ -152,23 +160,40 @@ class _Buffer:
         while True:
             size = len(self._text) - self._at
             try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
+                value, end = self._parsed()
             except RecursionError:
-                self._resume()
+                self._resume(self._at + sys.getrecursionlimit())
                 raise Unreadable("not JSON: nested too deeply") from None
             except ValueError as error:
                 is_open = self._is_open(error)
                 if is_open and size <= self._largest and self._read(size):
                     continue
                 is_cut = is_open and not self._goes_on(error)
-                self._resume()
+                self._resume(getattr(error, "pos", self._at))
                 if is_open and size > self._largest:
                     raise Unreadable(_TOO_LARGE.format(self._largest >> 20)) from None
                 raise Unreadable(_CUT if is_cut else f"not JSON: {error}") from None
             else:
                 if end == len(self._text) and self._read():
                     continue  # a number may go on
+                self._failed = False
                 return self._taken(value, end)
+
+    def _parsed(self) -> tuple[Any, int]:
+        """Parse here. Behind a value that failed, in a short piece first: for an error the parser
+        counts the lines from the beginning of its text."""
+        if self._failed:
+            piece = self._text[self._at : self._at + _PIECE]
+            try:
+                value, end = _DECODER.raw_decode(piece)
+            except json.JSONDecodeError as error:
+                if not error.msg.startswith("Unterminated") and error.pos < len(piece) - _LONGEST_TOKEN:
+                    error.pos += self._at
+                    raise
+            else:
+                if end < len(piece):
+                    return value, self._at + end
+        return _DECODER.raw_decode(self._text, self._at)
 
     def _taken(self, value: Any, end: int) -> Any:
         start, self._at = self._at, end
@@ -191,10 +216,16 @@ class _Buffer:
 
     def _goes_on(self, error: ValueError) -> bool:
         """Whether there is another line behind the one in which the parser failed."""
-        return "\n" in self._text[getattr(error, "pos", 0) :]
+        return self._text.find("\n", getattr(error, "pos", 0)) >= 0
 
-    def _resume(self) -> None:
-        """Drop text up to the next line that begins a value."""
+    def _resume(self, reached: int) -> None:
+        """Drop text up to the next line that begins a value. `reached`: where parsing stopped."""
+        self._failed = True
+        reached = min(max(reached, self._at), len(self._text))
+        if self._reread + reached - self._at <= _REREAD + self._passed + self._at:
+            self._reread += reached - self._at
+        else:
+            self._at = max(self._at, reached - 1)  # the line may begin right here
         while True:
             found = _NEXT.search(self._text, self._at)
             if found:
@@ -211,6 +242,7 @@ class _Buffer:
             return False
         more = self._stream.read(max(at_least, _CHUNK))
         self._is_over = not more
+        self._passed += self._at
         self._text = self._text[self._at :] + self._decoder.decode(more, final=not more)
         self._at = 0
         return bool(more)
@@ -228,6 +260,7 @@ def _refuse(constant: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _BETWEEN = re.compile("[ \\t\\r\\n\ufeff]*")
 _NEXT = re.compile(r"\n[{\[]")
+_PIECE, _REREAD = 4096, 1 << 18
 _LONGEST_TOKEN = 16  # of what the parser reports at its beginning: -Infinity, \\ud83d\\ude00
 _CUT = "cut off: the file ends in this record, its last"
 _TOO_LARGE = "too large: a record of more than {} MB, see traffic.max_line_mb"

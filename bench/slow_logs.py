@@ -1,0 +1,120 @@
+"""Readers of logs for the figure `slow_text`: lines and documents of any format, shapes of
+arguments and replies, words.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from bench.slow_readers import JSON, PLAIN, tool, units
+from bench.slow_text import Reader, Text
+
+
+def of_logs() -> Iterator[Reader]:
+    import pyarrow as pa
+
+    from rft.snapshots import lines, redact, shapes, words
+    from rft.snapshots.addresses import _said
+    from rft.snapshots.formats import recognize
+    from rft.snapshots.formats.format import documents
+    from rft.snapshots.normal import conversation, parse
+    from rft.windows import leakage
+    from rft.windows.arguments import outcome
+    from rft.windows.words import bucket_words
+
+    def known(text: str) -> object:
+        return recognize(text.encode("utf-8", "replace"), "log")
+
+    def streamed(text: str) -> object:
+        return sum(1 for _ in documents(io.BytesIO(text.encode("utf-8", "replace"))))
+
+    def row(text: str) -> object:
+        return conversation(parse(text.encode("utf-8", "replace")))
+
+    def taken(text: str) -> object:
+        return lines.take([line for line in text.encode("utf-8", "replace").split(b"\n") if line], [])
+
+    broken = [
+        Text("", "["),
+        Text("", "{"),
+        Text("", "{\n"),
+        Text("", "[\n"),
+        Text("", '{"a":\n'),
+        Text("", '{"a": [\n'),
+        Text("", '"'),
+        Text("", '{"a": "\n'),
+        Text("[1", ",1"),
+        Text("", "[1,"),
+        Text("", "{}\n"),
+        Text("", "1 "),
+        Text("", '{"a\\'),
+        Text("", '"\\"'),
+        Text("[", "[1],"),
+        Text("", '{"messages": [\n'),
+        Text("", "{]\n"),
+    ]
+    yield Reader("format of a log", known, broken, JSON)
+    yield Reader("documents of a log", streamed, broken, (*JSON, "{\n", "[\n", "{}\n"))
+    said = '{"conversation_id": "c", "time": "2026-03-02T08:14:05Z", "messages": ['
+    message = '{"role": "user", "content": "a"}'
+    rows = [
+        Text(said + message, "," + message, "]}"),
+        Text(said, "[", "]}"),
+        Text("{", '"a": 1,', '"b": 1}'),
+        Text(said + '{"role": "user", "content": [', '{"text": "a"},', '{"text": ""}]}]}'),
+    ]
+    yield Reader("a row of a log", row, [*broken, *rows], JSON, frame=(said, "]}"))
+    yield Reader("lines of a log", taken, [*broken, *rows, Text("", f"{said}{message}]}}\n")], JSON, frame=(said, "]}"))
+
+    def shaped(text: str) -> object:
+        return shapes.of_replies([text]), shapes.of_calls(pa.array(["f"]), [text])
+
+    nested = [
+        Text("[" * 101, '"\\'),
+        Text("[" * 101, '\\"'),
+        Text("[" * 101, '"\\"'),
+        Text("", '{"a":'),
+        Text("{", '"a":1,', '"b":1}'),
+        Text("[1", ',{"a":1}', "]"),
+        Text("[", "[],", "[]]"),
+    ]
+    yield Reader("shape of a reply", shaped, [*broken, *nested], JSON, frame=("[" * 101, ""))
+    yield Reader("shape of arguments", shaped, nested, JSON, frame=("{", "}"))
+
+    tools = {"f": tool()["function"]["parameters"]}
+    yield Reader(
+        "arguments of a log",
+        lambda text: outcome(f"f{text}", tools),
+        [*units("{", "!", "... "), *nested],
+        (*JSON, "!too deep", "... 0123456789ab"),
+        frame=("{", "}"),
+    )
+    yield Reader(
+        "words of a log",
+        lambda text: words.count(pa.array([text])),
+        units("a", "a ", "\u0130", "1", "_"),
+        (*PLAIN, "\u0130"),
+    )
+    yield Reader("vocabulary", lambda text: bucket_words([text]), units("a", "a ", "1 ", "\u0130"), PLAIN)
+    rule = {"email": r"[^ ]+@[^ ]+\.[a-z]+", "card": r"(\d+[ -]?)+x"}
+
+    def cleared(text: str) -> object:
+        return redact.quotable({"role": "user", "content": text}, rule)
+
+    yield Reader(
+        "redaction", cleared, units("a", "@", "a@", "1 ", "1", "a@a."), ("a", "@", ".", "1", " ", "-", '"', "[")
+    )
+    yield Reader(
+        "an object store's error",
+        lambda text: _said(OSError(text)),
+        units("?", "//", "//a", "a@", "?'"),
+        ("?", "/", "//", "@", "a", " ", "'"),
+    )
+    base = [leakage.Text("a", "how do I return the parcel that I got yesterday")]
+    yield Reader(
+        "near duplicates",
+        lambda text: leakage.repeating(base, [leakage.Text("b", text)], 0.6, 0),
+        units("a ", "a", "漢", "1", " ", "return the parcel "),
+        (*PLAIN, "漢", "parcel"),
+    )
