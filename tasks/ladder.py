@@ -71,13 +71,16 @@ def recorded(
             )
             say(f"[run] {run.name}{_opening(run)}")
             flow_pages.rename(f"retrain {run.name}{', adopted' if run.adopted else ''}", say)
-            run.tracker = Tracker(run, champions.model_name(params))
+            run.tracker = Tracker(run, champions.model_name(params), say)
             run.tracker.settings(plan.params.identity(), _tags(run))
             run.lineage = live.begin(run, champions.model_name(params), params.run.openlineage, say)
             if run.record.start is None:
                 run.update(start=acts.start(clone, champions.model_name(params), run.record, say))
-            yield run
-            _show(run)
+            try:
+                yield run
+                _show(run)
+            finally:
+                run.tracker.settle()
     except BaseException:
         with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
             _end(run)
@@ -246,10 +249,14 @@ def _end(run: Run | None) -> None:
     """Show how it ended, the description last: its state is shown whatever becomes of that."""
     live.end(run)
     if run is not None and run.tracker is not None:
-        run.tracker.tag(state=run.record.state, **_lineage(run))
-        run.tracker.end(run.record.state)
-        told = markdown.of_run(run.record, run.found)
-        run.tracker.tag(**{tracking.NOTE: told})
+        try:
+            run.tracker.tag(state=run.record.state)
+            run.tracker.end(run.record.state)
+            run.tracker.tag(**_lineage(run))
+            told = markdown.of_run(run.record, run.found)
+            run.tracker.tag(**{tracking.NOTE: told})
+        finally:
+            run.tracker.close()
         about = f"How run {run.name} came out."
         flow_pages.artifact(told, repro.listener.get().say, f"report-{run.name}", about)
     flow_pages.end()

@@ -38,12 +38,28 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(scripted.clone, record)
 
 
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def opened(run: Run, said: list[str] | None = None) -> Tracker:
+    return Tracker(run, "tiny", print if said is None else said.append)
+
+
+def shown(tracker: Tracker) -> Any:
+    """The MLflow run, once it was told everything."""
+    assert tracker.settle(60)
+    return tracking.client(tracker._run.clone).get_run(tracker._run.record.mlflow_run_id)
+
+
 def history(tracker: Tracker, key: str) -> list[tuple[int, float]]:
-    return sorted((one.step, one.value) for one in tracker._client.get_metric_history(tracker.run_id, key))
+    found = tracking.client(tracker._run.clone).get_metric_history(shown(tracker).info.run_id, key)
+    return sorted((one.step, one.value) for one in found)
 
 
 def test_settings_numbers_and_tags(run: Run) -> None:
-    tracker = Tracker(run, "tiny")
+    tracker = opened(run)
     raw = {
         "train": {"lr": 0.003, "lora": {"r": 16}},
         "tools": {"headers": {"Authorization": "env:KEY", "X-Tenant": "s3cret"}, "server_url": None},
@@ -55,7 +71,7 @@ def test_settings_numbers_and_tags(run: Run) -> None:
         {"reward/mean": Metric(value=0.5, low=0.4, high=0.6, n=9), "share/mixed": 0.25, "none": None},
     )
     tracker.end("stopped")
-    held = tracker._client.get_run(tracker.run_id)
+    held = shown(tracker)
     assert held.data.params == {
         "train.lr": "0.003",
         "train.lora.r": "16",
@@ -85,31 +101,32 @@ def test_datasets_are_named_by_the_hashes_of_dvc_once(run: Run) -> None:
     traffic, examples = at.report(TrafficReport), at.report(ExamplesReport)
     assert traffic
     assert examples
-    tracker = Tracker(run, "tiny")
+    tracker = opened(run)
     for _ in range(2):
         tracker.datasets(datasets.of_traffic(run.tree, traffic))
         tracker.datasets(datasets.of_examples(run.tree, examples))
-    shown = {}
-    for each in tracker._client.get_run(tracker.run_id).inputs.dataset_inputs:
+    named = {}
+    for each in shown(tracker).inputs.dataset_inputs:
         tags = {tag.key: tag.value for tag in each.tags}
-        shown[tags.pop("mlflow.data.context")] = (each.dataset, tags)
-    assert len(tracker._client.get_run(tracker.run_id).inputs.dataset_inputs) == 4, "each once"
-    assert {*shown} == {"traffic", "train", "validation", "test"}
-    for dataset, tags in shown.values():
+        named[tags.pop("mlflow.data.context")] = (each.dataset, tags)
+    assert len(shown(tracker).inputs.dataset_inputs) == 4, "each once"
+    assert {*named} == {"traffic", "train", "validation", "test"}
+    for dataset, tags in named.values():
         assert dataset.digest == tags["dvc.md5"] == at.outs[dataset.name].md5
         assert json.loads(dataset.source) == {"path": tags["dvc.path"], "md5": tags["dvc.md5"]}
         assert (dataset.source_type, dataset.schema) == ("dvc", None)
-    assert json.loads(shown["test"][0].profile) == {"num_rows": examples.counts["test"]}
-    assert shown["test"][1]["content_sha256"] == examples.sha256["test"]
-    assert shown["traffic"][1]["window_sha256"] == traffic.sha256
-    assert ladder_clone.ROW not in str([each[0].to_dictionary() for each in shown.values()])
+    assert json.loads(named["test"][0].profile) == {"num_rows": examples.counts["test"]}
+    assert named["test"][1]["content_sha256"] == examples.sha256["test"]
+    assert named["traffic"][1]["window_sha256"] == traffic.sha256
+    assert ladder_clone.ROW not in str([each[0].to_dictionary() for each in named.values()])
 
 
 def test_the_run_of_a_name_is_found_in_this_store_only(run: Run) -> None:
-    tracker = Tracker(run, "tiny")
-    assert tracking.run_of(tracker._client, "tiny", run.name) == tracker.run_id
+    tracker = opened(run)
+    store, run_id = tracking.client(run.clone), shown(tracker).info.run_id
+    assert tracking.run_of(store, "tiny", run.name) == run_id
     for model, name in (("tiny", "another"), ("nobody", run.name), ("tiny", "it's")):
-        assert tracking.run_of(tracker._client, model, name) is None
+        assert tracking.run_of(store, model, name) is None
 
 
 def test_an_adopted_run_goes_on_in_the_same_mlflow_run_without_duplicates(run: Run) -> None:
@@ -117,11 +134,12 @@ def test_an_adopted_run_goes_on_in_the_same_mlflow_run_without_duplicates(run: R
         {"step": step, "reward/mean": step / 10, "left_out/no variance (of 64)": step, "note": "text"}
         for step in range(1, 8)
     ]
-    first = Tracker(run, "tiny")
+    first = opened(run)
     first.steps(rows[:5], "train/")
     first.steps(rows[3:], "train/")
-    again = Tracker(Run(run.clone, records.find(run.clone, run.name), adopted=True), "tiny")
-    assert again.run_id == first.run_id
+    assert first.settle(60)
+    again = opened(Run(run.clone, records.find(run.clone, run.name), adopted=True))
+    assert shown(again).info.run_id == shown(first).info.run_id
     again.steps([row | {"reward/mean": 99.0} for row in rows[:6]], "train/")
     again.steps([*rows, {"step": 8, "reward/mean": 0.8}], "train/")
     assert history(again, "train/reward/mean") == [(step, step / 10) for step in range(1, 9)]
@@ -130,11 +148,11 @@ def test_an_adopted_run_goes_on_in_the_same_mlflow_run_without_duplicates(run: R
 
 def test_training_is_followed_while_it_goes_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "EVERY_S", 0.02)
-    tracker, path, seen = Tracker(run, "tiny"), tmp_path / "metrics.jsonl", threading.Event()
+    tracker, path, seen = opened(run), tmp_path / "metrics.jsonl", threading.Event()
     steps = tracker.steps
 
-    def watched(rows: Any, prefix: str = "") -> None:
-        steps(rows, prefix)
+    def watched(rows: Any, prefix: str = "", kept: bool = True) -> None:
+        steps(rows, prefix, kept)
         if rows:
             seen.set()
 
