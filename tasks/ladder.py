@@ -35,6 +35,8 @@ from tasks.runs.run import Run
 
 R = TypeVar("R", bound=reports.Report)
 Numbers = Mapping[str, reports.Metric | float | None]
+opened: list[str] = []
+"""The names of the runs that this process opened, in order."""
 
 
 @contextlib.contextmanager
@@ -59,6 +61,7 @@ def recorded(
     run: Run | None = None
     try:
         with runs.start(clone, plan) as run:
+            opened.append(run.name)
             repro.load(run.dvc, run.tree, clone.state, run.name, run.deadline)
             asked = commands.from_the_top(clone.root, str(window)) if window else None
             run.update(
@@ -279,4 +282,4 @@ def _show(run: Run) -> None:
     run.tracker.page(write_page(run.clone, run.record, run.tree))
 
 
-__all__ = ["Numbers", "climb", "drive", "recorded", "write_page"]
+__all__ = ["Numbers", "climb", "drive", "opened", "recorded", "write_page"]

@@ -36,6 +36,8 @@ from tasks.runs.run import Run
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run."""
+FOLDER = "mlflow"
+"""Of `.rft/`: what MLflow was not told yet."""
 EVERY_S = 2.0
 MAX_VALUE = 6000  # MLflow's limit for a parameter's text
 SETTLE_S = 5.0
@@ -50,7 +52,7 @@ class Tracker:
 
     def __init__(self, run: Run, model: str, say: Say):
         self._run, self._model = run, model
-        self._outbox = Outbox(run.clone, "mlflow", run.name, Store(run.clone, self._found), say, "line", whole=True)
+        self._outbox = Outbox(run.clone, FOLDER, run.name, Store(run.clone, self._found), say, "line", whole=True)
         self._put("status", "RUNNING")
 
     def _found(self, run: str, run_id: str) -> None:
@@ -166,14 +168,9 @@ def keep_id(clone: Clone, run: str, run_id: str) -> None:
 def make_up(clone: Clone, say: Say) -> None:
     """Tell MLflow what it could not be told before, of runs that are over; no wait where nothing is
     left."""
-    if owed(clone):
+    if outbox.owed(clone, FOLDER):
         store = Store(clone, lambda run, run_id: keep_id(clone, run, run_id))
-        Outbox(clone, "mlflow", None, store, say, "line", whole=True).close()
-
-
-def owed(clone: Clone) -> list[str]:
-    """The runs of which MLflow may not show everything yet, those that go on left out."""
-    return [file.stem for file in outbox.owed(clone.state / "mlflow") if not records.alive(clone, file.stem)]
+        Outbox(clone, FOLDER, None, store, say, "line", whole=True).close()
 
 
 def whole_rows(path: Path) -> list[Row]:
@@ -224,7 +221,6 @@ __all__ = [
     "load",
     "make_up",
     "metric_key",
-    "owed",
     "quiet",
     "run_of",
     "whole_rows",

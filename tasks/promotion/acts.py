@@ -24,6 +24,7 @@ from rft import commands, secrets
 from rft.errors import RftError, UserError, did_you_mean
 from rft.reports import Decision
 from rft.reports.base import Report
+from tasks.display import tracking
 from tasks.ledger import authorise, book, history, keys, remote, statement, verify
 from tasks.ledger.authorise import Proposal
 from tasks.ledger.book import Ledger
@@ -350,6 +351,7 @@ def _promotion(state: State, waiting: Waiting, now: str, checked: Checked) -> Pr
 
 
 def _done(clone: Clone, waiting: Waiting, standing: Standing, said: Say) -> Outcome:
+    tracking.make_up(clone, said)  # the version in its registry is linked to the run
     problems = projections.reconcile(clone, said)
     ledger = book.read(clone, said=said)
     waiting = ledger.state.requests[waiting.number]

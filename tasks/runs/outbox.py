@@ -96,8 +96,8 @@ class Outbox:
         place, mine = self._file.parent, False
         with suppress(OSError):
             lock = clone.runs / f".{place.name}.lock"
-            mine = any(owed(place)) and self._held.enter_context(records.held(lock))
-        for file in owed(place):
+            mine = any(_files(place)) and self._held.enter_context(records.held(lock))
+        for file in _files(place):
             if file.stem == run or (mine and not records.alive(clone, file.stem)):
                 yield from pieces(file)
 
@@ -220,9 +220,13 @@ class Outbox:
 
 
 # -- what is kept ----------------------------------------------------------------------------------
-def owed(folder: Path) -> list[Path]:
-    """The files of runs of which something may not have been taken yet."""
-    return sorted(folder.glob("*.ndjson"))
+def owed(clone: Clone, folder: str) -> list[str]:
+    """The runs that do not go on now, and of which something may not have been taken yet."""
+    return [file.stem for file in _files(clone.state / folder) if not records.alive(clone, file.stem)]
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.ndjson"))
 
 
 def pieces(file: Path) -> Iterator[Piece]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
+import sqlite3
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +13,12 @@ from typing import Any
 
 import ladder_clone
 import pytest
+from local_servers import dead_port
 
 from rft.reports import ExamplesReport, Metric, TrafficReport
 from tasks.display import datasets, tracking
 from tasks.display.tracking import Tracker
-from tasks.runs import records
+from tasks.runs import outbox, records
 from tasks.runs.artifacts import Revision
 from tasks.runs.records import RunRecord
 from tasks.runs.run import Run
@@ -36,11 +40,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         started_by="Ada",
     )
     return Run(scripted.clone, record)
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
 
 
 def opened(run: Run, said: list[str] | None = None) -> Tracker:
@@ -171,3 +170,143 @@ def test_the_address_is_the_clones_own_or_the_one_asked_for(run: Run, monkeypatc
     assert tracking.address(run.clone) == f"sqlite:///{run.clone.root}/mlruns/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert tracking.address(SimpleNamespace(root=run.clone.root)) == "http://mlflow:5000"  # type: ignore[arg-type]
+
+
+# -- a store that is down --------------------------------------------------------------------------
+def told(run: Run, said: list[str]) -> Tracker:
+    """All that a run tells."""
+    tracker = opened(run, said)
+    tracker.settings({"train": {"lr": 0.003}}, {"git_commit": "c"})
+    tracker.stage("baseline", "ran", {"share/mixed": 0.25})
+    tracker.steps([{"step": step, "loss": float(step)} for step in range(1, 4)], "train/")
+    page = run.clone.page(run.name)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("<!doctype html>")
+    tracker.page(page)
+    tracker.tag(state="finished")
+    tracker.end("finished")
+    return tracker
+
+
+def assert_whole(run: Run) -> None:
+    """MLflow shows it all, once."""
+    client, record = tracking.client(run.clone), records.find(run.clone, run.name)
+    held = client.get_run(record.mlflow_run_id)
+    assert held.data.params == {"train.lr": "0.003"}
+    assert held.data.metrics == {"baseline/share/mixed": 0.25, "train/loss": 3.0}
+    tags = held.data.tags
+    assert (tags["git_commit"], tags["stage.baseline"], tags["state"]) == ("c", "ran", "finished")
+    assert held.info.status == "FINISHED"
+    assert [one.step for one in client.get_metric_history(record.mlflow_run_id, "train/loss")] == [1, 2, 3]
+    assert [one.path for one in client.list_artifacts(record.mlflow_run_id)] == [f"{run.name}.html"]
+    assert len(client.search_runs([held.info.experiment_id], f"tags.run = '{run.name}'")) == 1
+
+
+def test_a_locked_database_holds_no_run(run: Run) -> None:
+    """D8. The lock outlasts all that the run tells; when it ends, all is shown."""
+    said: list[str] = []
+    holder = sqlite3.connect(run.clone.root / "mlruns/mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    tracker = told(run, said)
+    assert not tracker.settle(0.2), "nothing was taken yet"
+    holder.close()
+    assert tracker.settle(60)
+    tracker.close()
+    assert_whole(run)
+    assert outbox.owed(run.clone, tracking.FOLDER) == []
+    assert said == []
+
+
+def test_what_could_not_be_shown_is_said_once_and_made_up_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands where MLflow's folder was."""
+    monkeypatch.setattr(outbox, "PAUSES_S", (0.01, 0.02))
+    said: list[str] = []
+    place, aside = run.clone.root / "mlruns", run.clone.root / "aside"
+    place.rename(aside)
+    place.write_text("")
+    tracker = told(run, said)
+    tracker.close()
+    assert len(said) in (1, 2), said
+    assert "lines not taken by MLflow's store at sqlite:///" in said[-1]
+    assert f"{run.name}.ndjson: the next run that tells it sends them first" in said[-1]
+    assert outbox.owed(run.clone, tracking.FOLDER) == [run.name]
+    place.unlink()
+    aside.rename(place)
+    run.update(state="finished")
+    tracking.make_up(run.clone, said.append)
+    assert_whole(run)
+    assert outbox.owed(run.clone, tracking.FOLDER) == []
+    tracking.make_up(run.clone, said.append)
+    assert_whole(run)
+
+
+def test_the_next_run_makes_up_for_the_last_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "PAUSES_S", (0.01, 0.02))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{dead_port()}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    said: list[str] = []
+    told(run, said).close()
+    run.update(state="finished")
+    assert "no connection. Start it" in said[-1]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    second = Run(run.clone, run.record.model_copy(update={"name": "r-2", "mlflow_run_id": None}))
+    tracker = told(second, said)
+    tracker.close()
+    assert_whole(run)
+    assert_whole(second)
+    assert outbox.owed(run.clone, tracking.FOLDER) == []
+
+
+def test_a_database_that_was_replaced_is_told_everything_again(run: Run) -> None:
+    """An open database that was removed would take the rest, and nobody would ever see it."""
+    tracker = told(run, [])
+    assert tracker.settle(60)
+    first, database = run.record.mlflow_run_id, run.clone.root / "mlruns/mlflow.db"
+    database.unlink()
+    shutil.copy2(ladder_clone._empty_store(), database)
+    tracker.tag(state="finished")
+    assert tracker.settle(60)
+    tracker.close()
+    assert run.record.mlflow_run_id != first
+    assert_whole(run)
+
+
+def test_a_silent_server_holds_no_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "END_S", 0.2)
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://ada:s3cret@127.0.0.1:{silent.getsockname()[1]}")
+        told(run, said).close()
+    [line] = said
+    assert "no answer within 0.2 s" in line
+    assert "s3cret" not in line
+    assert outbox.owed(run.clone, tracking.FOLDER) == [run.name]
+
+
+def test_a_line_that_mlflow_calls_wrong_stops_no_other(run: Run) -> None:
+    said: list[str] = []
+    tracker = opened(run, said)
+    tracker.settings({"train": {"lr": 0.1}}, {"a": "1"})
+    tracker.settings({"train": {"lr": 0.2}}, {"b": "2"})  # MLflow lets no setting change
+    held = shown(tracker)
+    tracker.close()
+    assert held.data.params == {"train.lr": "0.1"}
+    assert (held.data.tags["a"], held.data.tags["b"]) == ("1", "2")
+    assert "calls 1 line wrong; they are put aside in" in said[-1]
+    assert '"0.2"' in (run.clone.state / "mlflow" / f"{run.name}.refused").read_text()
+
+
+def test_what_a_killed_run_kept_is_told_by_the_next_start(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line was cut off in the middle; what MLflow has already is not told twice."""
+    tracker = told(run, [])
+    assert tracker.settle(60)
+    file = run.clone.state / "mlflow" / f"{run.name}.ndjson"
+    kept = file.read_text()
+    tracker.close()
+    assert not file.exists()
+    file.write_text(kept + '{"run": "r-1", "do": "ta')
+    again = opened(Run(run.clone, records.find(run.clone, run.name), adopted=True))
+    again.end("finished")
+    assert again.settle(60)
+    again.close()
+    assert_whole(run)

@@ -1,0 +1,408 @@
+"""The figure `stores_down`: no run is lost, and none misses in a list, whatever store is down.
+
+Each case is a scripted ladder in a clone of its own (bench/stores_scene.py): real Git, DVC, Prefect
+and MLflow, stages that take seconds. A store is locked, full, read-only, gone or slow
+(bench/stores_faults.py) before the run, from the middle of its training on, or from the end of that
+stage on, and stays so until the command is over. Then the fault is taken away, and the same command
+is given again.
+
+    display   MLflow, Prefect, notifications, a lineage catalog: they end no run. The first command
+              comes to its decision
+    stores    what a run is made of, as DVC's cache and the clone's own file system: the command
+              ends, says why, and its exit code blames the world (3). The second one goes on
+
+In the end each run that said its name stands in `rft runs`, the last one has come to its decision,
+and MLflow shows all of it, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import stores_faults as faults
+from bench.measure import Figure, Part, failed, unmeasured
+from bench.stores_faults import Fault
+from bench.stores_scene import ROOT, Ended, Scene, begun, missing_in_mlflow
+
+PHASES = ("before", "in", "after")
+SHORT = ("policy", ["--set", "policy.seed=7", "--until", "policy"])
+"""Stage -> the command. Most cases end behind the base model, which is really built; what lies
+before it is taken from the template's run."""
+WHOLE = ("train", ["--set", "train.lr=0.00011"])
+"""Others climb to the gate: training, challenger and gate run for real."""
+WORLD = 3
+_INSIDE = "RFT_STORES_DOWN"
+
+
+@dataclass
+class Case:
+    store: str
+    fault: str
+    phase: str
+    made: Callable[[Place], Fault]
+    first: tuple[int, ...] = (0,)
+    """Exit codes of the command while the fault lasts that blame whoever is to blame."""
+    settings: tuple[str, ...] = ()
+    server: bool = False
+    """MLflow is a server, not the clone's own file."""
+    anew: bool = False
+    whole: bool = False
+    """Climbs to the gate, not to the base model alone."""
+    small: str = ""
+    """A folder of the clone on a small file system."""
+    size: int = 8
+    """Of it, in MiB."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.store}, {self.fault}, {self.phase}"
+
+    @property
+    def stage(self) -> str:
+        """In which, or behind which, the fault strikes."""
+        return (WHOLE if self.whole else SHORT)[0]
+
+
+@dataclass
+class Place:
+    """Where a case is played."""
+
+    scene: Scene
+    mode: Path
+    closed: int
+    """A port that nobody listens on."""
+
+    @property
+    def root(self) -> Path:
+        return self.scene.root
+
+
+@dataclass
+class Told:
+    case: Case
+    lost: int = 0
+    tracebacks: int = 0
+    unlisted: int = 0
+    blamed: bool = True
+    unshown: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.lost or self.tracebacks or self.unlisted or self.unshown) and self.blamed
+
+
+# -- the cases -------------------------------------------------------------------------------------
+def cases() -> Iterator[Case]:
+    for phase in PHASES:
+        yield Case("MLflow's database", "locked", phase, lambda p: faults.locked(lambda: _db(p)), whole=True)
+        yield Case("MLflow's database", "full", phase, lambda p: faults.full(p.root / "mlruns"), small="mlruns")
+        yield Case("MLflow's database", "read-only", phase, lambda p: faults.read_only(p.root / "mlruns"))
+        yield Case("MLflow's database", "gone", phase, lambda p: faults.gone(p.root / "mlruns"))
+        yield Case("MLflow's database", "removed", phase, lambda p: faults.removed(p.root / "mlruns"))
+        for fault in ("gone", "slow", "silent"):
+            yield Case(
+                "MLflow's server", fault, phase, lambda p, fault=fault: faults.through(p.mode, fault), server=True
+            )
+        yield Case("the clone", "full", phase, lambda p: faults.full(p.root), (WORLD,), small=".", size=40)
+        yield Case("the clone", "read-only", phase, lambda p: faults.read_only(p.root), (WORLD,))
+        yield Case("the run's records", "read-only", phase, lambda p: faults.read_only(_runs(p)), (WORLD,))
+        yield Case("DVC's cache", "read-only", phase, lambda p: faults.read_only(_cache(p)), (WORLD,))
+        yield Case("DVC's cache", "gone", phase, lambda p: faults.gone(_cache(p)), (WORLD,))
+        yield Case("DVC's cache", "full", phase, lambda p: faults.full(_cache(p)), (0, WORLD), small=".dvc/cache")
+        yield Case("Prefect's database", "locked", phase, lambda p: faults.locked(lambda: _prefect(p)), anew=True)
+        yield Case("Prefect's home", "read-only", phase, lambda p: faults.read_only(_home(p)), anew=True)
+        yield Case("Prefect's home", "full", phase, lambda p: faults.full(_home(p)), anew=True, small=".rft/prefect")
+    yield Case("Prefect's home", "gone", "before", lambda p: faults.gone(_home(p)), anew=True)
+    hook = "run.notify.webhook.url=http://127.0.0.1:{}/hook"
+    catalog = "run.openlineage.url=http://127.0.0.1:{}/lineage"
+    for store, setting in (("notifications", hook), ("the lineage catalog", catalog)):
+        yield Case(store, "gone", "before", lambda p: Fault(faults.nothing, faults.nothing), settings=(setting,))
+        yield Case(
+            store, "silent", "before", lambda p: faults.through(p.mode, "silent"), settings=(setting,), server=True
+        )
+
+
+def _db(place: Place) -> Path:
+    return place.root / "mlruns" / "mlflow.db"
+
+
+def _runs(place: Place) -> Path:
+    return place.root / ".rft" / "runs"
+
+
+def _cache(place: Place) -> Path:
+    return place.root / ".dvc" / "cache"
+
+
+def _home(place: Place) -> Path:
+    return place.root / ".rft" / "prefect"
+
+
+def _prefect(place: Place) -> Path:
+    return _home(place) / "prefect.db"
+
+
+# -- one case --------------------------------------------------------------------------------------
+def play(case: Case, place: Place, address: str | None) -> Told:
+    told, scene = Told(case), place.scene
+    fault = case.made(place)
+    if case.phase == "before":
+        fault.strike()
+    started = scene.run()
+    if case.phase != "before":
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not started.over and not _is_time(case, scene, started.said):
+            time.sleep(0.02)
+        if started.over:
+            told.notes.append("the command was over before the fault")
+            told.lost += 1
+        fault.strike()
+    first = started.wait()
+    listed_in_fault = scene.rft("runs", "--all").wait(60)
+    fault.heal()
+    ends = [first]
+    if first.code != 0 or _owed(scene):
+        ends.append(scene.run().wait())
+    if _owed(scene):  # what a receiver took too slowly
+        ends.append(scene.run().wait())
+    told.blamed = first.code in case.first
+    told.lost += ends[-1].code != 0
+    told.tracebacks = sum(each.tracebacks for each in (*ends, listed_in_fault))
+    listed = scene.rft("runs", "--all").wait(60)
+    names = set[str]().union(*(begun(each.said) for each in ends))
+    told.unlisted = sum(name not in listed.said for name in names) + int(not names)
+    if not told.lost and not told.unlisted:
+        told.unshown = _unshown(scene, address if case.server else None, names)
+    told.notes.append(f"{', '.join(f'{each.code} after {each.seconds:.0f} s' for each in ends)}")
+    told.notes += [line[:300] for line in _words(first)]
+    if not told.is_well:
+        for each in (*ends, listed_in_fault, listed):
+            print(_short(each.said), "\n----", file=sys.stderr)
+    return told
+
+
+def _is_time(case: Case, scene: Scene, said: str) -> bool:
+    return scene.runs_now(case.stage) if case.phase == "in" else f"✓ {case.stage}" in said
+
+
+def _owed(scene: Scene) -> bool:
+    return any((scene.root / ".rft" / "mlflow").glob("*.ndjson"))
+
+
+def _unshown(scene: Scene, address: str | None, names: set[str]) -> list[str]:
+    from tasks.runs import records
+
+    found: list[str] = []
+    for record in records.load_all(scene.clone):
+        if record.name in names and record.state in ("finished", "stopped"):
+            found += missing_in_mlflow(scene, address, record.name)
+    return found
+
+
+def _words(ended: Ended) -> list[str]:
+    """What it said of the fault."""
+    signs = ("error:", "warning:", "[mlflow]", "[prefect]", "[openlineage]", "Error")
+    return [line for line in ended.said.splitlines() if line.startswith(signs)]
+
+
+def _short(said: str) -> str:
+    """Without the tables of the gate."""
+    kept = [line for line in said.splitlines() if line.startswith(("[", "error", "Trace", "  File", "  ·", "  ✗"))]
+    return "\n".join([*kept[-40:], *said.splitlines()[-8:]])[-4000:]
+
+
+# -- the figure ------------------------------------------------------------------------------------
+def stores_down(args: list[str]) -> Figure:
+    """MLflow, Prefect, DVC, the clone: locked, full, read-only, gone, slow; before, in and after a
+    stage. Runs lost (0), tracebacks (0), missing in `rft runs` (0)."""
+    if os.environ.get(_INSIDE) is None:
+        return _inside(args)
+    chosen = [case for case in cases() if _is_chosen(case, args)]
+    if "--small" in args:
+        chosen = chosen[:: max(1, len(chosen) // 5)]
+    told: list[Told] = []
+    with _prepared() as (template, slot, mode, address, proxied, closed):
+        for number, case in enumerate(chosen, 1):
+            with _laid(case, template, slot) as scene:
+                port = proxied if case.server else closed
+                scene.settings += [word for each in case.settings for word in ("--set", each.format(port))]
+                scene.environment |= {"MLFLOW_TRACKING_URI": address} if case.server and not case.settings else {}
+                one = play(case, Place(scene, mode, closed), address if not case.settings else None)
+            told.append(one)
+            words = "well" if one.is_well else f"NOT WELL: {_wrong(one)}"
+            print(f"{number}/{len(chosen)} {case.name}: {words} ({'; '.join(one.notes)})", file=sys.stderr, flush=True)
+    return _figure(told)
+
+
+def _is_chosen(case: Case, args: list[str]) -> bool:
+    wanted = [arg for arg in args if not arg.startswith("-")]
+    return not wanted or any(arg in case.name for arg in wanted)
+
+
+def _wrong(one: Told) -> str:
+    return (
+        f"lost {one.lost}, tracebacks {one.tracebacks}, unlisted {one.unlisted}, blamed {one.blamed}, MLflow lacks "
+        f"{', '.join(one.unshown[:5]) or 'nothing'}"
+    )
+
+
+def _figure(told: list[Told]) -> Figure:
+    count = len(told)
+    return Figure(
+        (
+            Part("runs lost", sum(each.lost for each in told), "runs", at_most=0, n=count),
+            Part("tracebacks", sum(each.tracebacks for each in told), "tracebacks", at_most=0, n=count),
+            Part("runs missing in `rft runs`", sum(each.unlisted for each in told), "runs", at_most=0, n=count),
+            Part("exit codes that blame another", sum(not each.blamed for each in told), "cases", at_most=0, n=count),
+            Part("cases in which MLflow lacks something", sum(bool(each.unshown) for each in told), "cases", at_most=0),
+            Part("cases", count, "cases", at_least=40),
+        ),
+        {each.case.name: f"{'well' if each.is_well else _wrong(each)}; {each.notes[0]}" for each in told},
+    )
+
+
+def _inside(args: list[str]) -> Figure:
+    """The same in a process that mounts where nobody else sees it."""
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
+        code = (
+            "import json, sys; from bench import stores_down as s; from dataclasses import asdict\n"
+            "f = s.stores_down(sys.argv[2:])\n"
+            "json.dump([[asdict(p) for p in f.parts], f.notes], open(sys.argv[1], 'w'))"
+        )
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code, out.name, *args]
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | {_INSIDE: "1"}, check=False)
+        except FileNotFoundError:
+            return unmeasured("runs lost", "there is no unshare")
+        if done.returncode:
+            if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+                return unmeasured("runs lost", "this user may not mount a small file system")
+            return failed("runs lost", f"the driver of the cases ended with {done.returncode}")
+        parts, notes = json.load(out)
+    return Figure(tuple(Part(**part) for part in parts), notes)
+
+
+@contextlib.contextmanager
+def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
+    """A clone with one run behind it, a Prefect server for all cases but its own, and MLflow as a
+    server behind a proxy."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "scripted_smoke")]
+    for who in ("AUTHOR", "COMMITTER"):
+        os.environ |= {f"GIT_{who}_NAME": "bench", f"GIT_{who}_EMAIL": "bench@localhost"}
+    for name in ("MLFLOW_TRACKING_URI", "RFT_STATE", "PREFECT_API_URL"):
+        os.environ.pop(name, None)
+    import ladder_clone
+    from local_servers import dead_port
+
+    with tempfile.TemporaryDirectory(prefix="stores-down-") as top, contextlib.ExitStack() as stack:
+        folder = Path(top)
+        template, slot, mode = folder / "template", folder / "slot", folder / "mode"
+        print("one run, for all cases", file=sys.stderr, flush=True)
+        first = Scene(slot, [], anew=True)
+        ladder_clone.make(slot)
+        (slot / "script" / "pause-train").write_text("0.15")
+        (slot / "script" / "pause-policy").write_text("3")
+        ended = first.run().wait()
+        assert ended.code == 0, ended.said
+        slot.rename(template)
+        shutil.copytree(template, slot, symlinks=True)
+        os.chdir(slot / "clone")
+        # before Prefect is loaded: it reads once where its server is, and else starts one
+        os.environ["PREFECT_API_URL"] = stack.enter_context(_prefect_server(folder))
+        _load()
+        there, proxied, closed = dead_port(), dead_port(), dead_port()
+        stack.enter_context(_mlflow_server(folder, there))
+        stack.enter_context(faults.proxy(proxied, there, mode))
+        yield template, slot, mode, f"http://127.0.0.1:{proxied}", proxied, closed
+
+
+def _load() -> None:
+    """What a run imports, before anything is forked."""
+    import importlib
+
+    from tasks.display import tracking
+    from tasks.runs import clone
+
+    here = clone.enter()
+    for name in ("flows.pipeline", "flows.cli", "flows.cli.run", "flows.cli.runs", "flows.results", "flows.server"):
+        importlib.import_module(name)
+    tracking.load(here)
+    os.environ.pop("PREFECT_HOME", None)
+
+
+@contextlib.contextmanager
+def _prefect_server(folder: Path) -> Iterator[str]:
+    """Of all cases but its own. Its history is no clone's."""
+    from flows.server import Server
+    from tasks.runs.clone import Clone
+
+    place = Clone(folder / "prefect")
+    place.state.mkdir(parents=True)
+    os.environ["PREFECT_HOME"] = str(place.state)
+    server = Server(place, full=False, port=0)
+    os.environ.pop("PREFECT_HOME")
+    try:
+        server.ready()
+        yield f"{server.url}/api"
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def _mlflow_server(folder: Path, port: int) -> Iterator[None]:
+    data = folder / "mlflow"
+    data.mkdir()
+    store = ["--backend-store-uri", f"sqlite:///{data}/mlflow.db", "--artifacts-destination", str(data / "artifacts")]
+    command = [sys.executable, "-m", "mlflow", "server", *store, "--port", str(port), "--workers", "1"]
+    with (folder / "mlflow.log").open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        _answers(port)
+        yield
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def _answers(port: int) -> None:
+    import urllib.request
+
+    until = time.monotonic() + 120
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.3)
+
+
+@contextlib.contextmanager
+def _laid(case: Case, template: Path, slot: Path) -> Iterator[Scene]:
+    """The template's clone, at the one place that its stages name."""
+    os.chdir(slot.parent)
+    faults.read_only(slot).heal()
+    shutil.rmtree(slot, ignore_errors=True)
+    shutil.copytree(template, slot, symlinks=True)
+    scene = Scene(slot, [*(WHOLE if case.whole else SHORT)[1]], anew=case.anew)
+    (slot / "script" / "ran").unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        if case.small:
+            stack.enter_context(faults.small((scene.root / case.small).resolve(), case.size))
+        yield scene
+
+
+FIGURES: dict[str, Any] = {"stores_down": stores_down}
