@@ -33,7 +33,7 @@ from typing import Any
 from bench import stores_faults as faults
 from bench.measure import Figure, Part, failed, unmeasured
 from bench.stores_faults import Fault
-from bench.stores_scene import ROOT, Ended, Scene, begun, missing_in_mlflow
+from bench.stores_scene import ROOT, Ended, Scene, begun, missing_in_mlflow, missing_in_registry
 
 PHASES = ("before", "in", "after")
 SHORT = ("policy", ["--set", "policy.seed=7", "--until", "policy"])
@@ -59,6 +59,10 @@ class Case:
     anew: bool = False
     whole: bool = False
     """Climbs to the gate, not to the base model alone."""
+    approves: bool = False
+    """The command approves the template's run."""
+    shared: bool = False
+    """The ledger has a Git remote, and the clone a DVC remote."""
     small: str = ""
     """A folder of the clone on a small file system."""
     size: int = 8
@@ -124,6 +128,8 @@ def cases() -> Iterator[Case]:
         yield Case("Prefect's database", "locked", phase, lambda p: faults.locked(lambda: _prefect(p)), anew=True)
         yield Case("Prefect's home", "read-only", phase, lambda p: faults.read_only(_home(p)), anew=True)
         yield Case("Prefect's home", "full", phase, lambda p: faults.full(_home(p)), anew=True, small=".rft/prefect")
+        yield Case("DVC's lock", "held", phase, lambda p: faults.flocked(lambda: _lock(p)), (0, WORLD), whole=True)
+    yield from _approvals()
     yield Case("Prefect's home", "gone", "before", lambda p: faults.gone(_home(p)), anew=True)
     hook = "run.notify.webhook.url=http://127.0.0.1:{}/hook"
     catalog = "run.openlineage.url=http://127.0.0.1:{}/lineage"
@@ -132,6 +138,33 @@ def cases() -> Iterator[Case]:
         yield Case(
             store, "silent", "before", lambda p: faults.through(p.mode, "silent"), settings=(setting,), server=True
         )
+
+
+def _approvals() -> Iterator[Case]:
+    """The same in the approval: what shows the champion ends none, and what it is made of does, in
+    order."""
+
+    def case(store: str, fault: str, made: Callable[[Place], Fault], *codes: int, **more: Any) -> Case:
+        return Case(store, fault, "approval", made, codes, approves=True, **more)
+
+    yield case("MLflow's database", "locked", lambda p: faults.locked(lambda: _db(p)), 0)
+    yield case("MLflow's database", "read-only", lambda p: faults.read_only(p.root / "mlruns"), 0)
+    yield case("MLflow's database", "full", lambda p: faults.full(p.root / "mlruns"), 0, small="mlruns")
+    yield case("MLflow's database", "gone", lambda p: faults.gone(p.root / "mlruns"), 0)
+    yield case("Prefect's database", "locked", lambda p: faults.locked(lambda: _prefect(p)), 0, anew=True)
+    yield case("the clone", "full", lambda p: faults.full(p.root), WORLD, small=".", size=40)
+    yield case("the clone", "read-only", lambda p: faults.read_only(p.root), WORLD)
+    yield case("DVC's cache", "read-only", lambda p: faults.read_only(_cache(p)), 0, WORLD)
+    yield case("DVC's cache", "gone", lambda p: faults.gone(_cache(p)), WORLD)
+    yield case("DVC's remote", "gone", lambda p: faults.gone(p.scene.folder / "store"), WORLD, shared=True)
+    yield case("DVC's remote", "read-only", lambda p: faults.read_only(p.scene.folder / "store"), WORLD, shared=True)
+    yield case("the ledger's remote", "gone", lambda p: faults.gone(p.scene.folder / "remote.git"), WORLD, shared=True)
+
+
+def _lock(place: Place) -> Path:
+    """Of the run's own worktree; of the clone, where no run is laid out yet."""
+    trees = sorted((place.root / ".rft" / "worktrees").glob("*"))
+    return (trees[-1] if trees else place.root) / ".dvc" / "tmp" / "lock"
 
 
 def _db(place: Place) -> Path:
@@ -158,10 +191,10 @@ def _prefect(place: Place) -> Path:
 def play(case: Case, place: Place, address: str | None) -> Told:
     told, scene = Told(case), place.scene
     fault = case.made(place)
-    if case.phase == "before":
+    if case.phase in ("before", "approval"):
         fault.strike()
-    started = scene.run()
-    if case.phase != "before":
+    started = scene.approve() if case.approves else scene.run()
+    if case.phase in ("in", "after"):
         until = time.monotonic() + 120
         while time.monotonic() < until and not started.over and not _is_time(case, scene, started.said):
             time.sleep(0.02)
@@ -173,7 +206,9 @@ def play(case: Case, place: Place, address: str | None) -> Told:
     listed_in_fault = scene.rft("runs", "--all").wait(60)
     fault.heal()
     ends = [first]
-    if first.code != 0 or _owed(scene):
+    if case.approves:
+        ends.append(scene.approve().wait())
+    elif first.code != 0 or _owed(scene):
         ends.append(scene.run().wait())
     if _owed(scene):  # what a receiver took too slowly
         ends.append(scene.run().wait())
@@ -181,9 +216,13 @@ def play(case: Case, place: Place, address: str | None) -> Told:
     told.lost += ends[-1].code != 0
     told.tracebacks = sum(each.tracebacks for each in (*ends, listed_in_fault))
     listed = scene.rft("runs", "--all").wait(60)
-    names = set[str]().union(*(begun(each.said) for each in ends))
+    names = {scene.only} if case.approves else set[str]().union(*(begun(each.said) for each in ends))
+    if case.approves:
+        told.lost += listed.said.count("champion") != 1
     told.unlisted = sum(name not in listed.said for name in names) + int(not names)
-    if not told.lost and not told.unlisted:
+    if case.approves:
+        told.unshown = missing_in_registry(scene)
+    elif not told.lost and not told.unlisted:
         told.unshown = _unshown(scene, address if case.server else None, names)
     told.notes.append(f"{', '.join(f'{each.code} after {each.seconds:.0f} s' for each in ends)}")
     told.notes += [line[:300] for line in _words(first)]
@@ -399,6 +438,8 @@ def _laid(case: Case, template: Path, slot: Path) -> Iterator[Scene]:
     shutil.copytree(template, slot, symlinks=True)
     scene = Scene(slot, [*(WHOLE if case.whole else SHORT)[1]], anew=case.anew)
     (slot / "script" / "ran").unlink(missing_ok=True)
+    if case.shared:
+        scene.share()
     with contextlib.ExitStack() as stack:
         if case.small:
             stack.enter_context(faults.small((scene.root / case.small).resolve(), case.size))

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,32 @@ class Scene:
     def run(self) -> Started:
         return self.rft("run", *self.settings)
 
+    @property
+    def only(self) -> str:
+        """The template's run."""
+        return min(self.root.glob(".rft/runs/*.json")).stem
+
+    def approve(self) -> Started:
+        key = self.folder / "ada"
+        if not key.exists():
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ada", "-f", str(key)]
+            subprocess.run(command, check=True)
+        return self.rft("approve", self.only, "--reason", "fewer calls", "--key", str(key))
+
+    def share(self) -> None:
+        """Give the ledger a Git remote, and the clone a DVC remote."""
+        git = self.clone.git
+        git("init", "--quiet", "--bare", str(self.folder / "remote.git"))
+        git("remote", "add", "origin", str(self.folder / "remote.git"))
+        (self.folder / "store").mkdir()
+        settings = self.root / ".dvc" / "config"
+        text = settings.read_text().replace("[core]", "[core]\n    remote = store")
+        settings.write_text(f"{text}['remote \"store\"']\n    url = {self.folder / 'store'}\n")
+        (self.root / "infra" / "ledger.yaml").write_text("remote: origin\n")
+        git("add", "--all")
+        git("commit", "--quiet", "--message", "shared")
+        git("push", "--quiet", "origin", "main")
+
 
 @dataclass
 class Started:
@@ -149,14 +176,32 @@ def begun(said: str) -> set[str]:
 
 
 def missing_in_mlflow(scene: Scene, address: str | None, name: str) -> list[str]:
-    """What MLflow does not show of a finished run, or shows twice; asked in a process of its own,
-    since an open database would be every later fork's."""
+    """What MLflow does not show of a run that is over, or shows twice."""
+    return _asked(lambda: _missing(scene, address, name))
+
+
+def missing_in_registry(scene: Scene) -> list[str]:
+    """Where MLflow does not show the champion."""
+    return _asked(lambda: _unregistered(scene))
+
+
+def _unregistered(scene: Scene) -> list[str]:
+    from tasks.display import tracking
+
+    with _address(None):
+        shown = tracking.client(scene.clone).get_registered_model("tiny").aliases
+    return [] if "champion" in shown else ["the alias @champion"]
+
+
+def _asked(question: Callable[[], list[str]]) -> list[str]:
+    """Ask in a process of its own: a database that is open here would be every later fork's."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        found = ["what it shows"]
-        with contextlib.suppress(BaseException):
-            found = _missing(scene, address, name)
+        try:
+            found = question()
+        except BaseException as error:
+            found = [f"what it shows ({type(error).__name__}: {error})"[:300]]
         os.write(writer, json.dumps(found).encode())
         os._exit(0)
     os.close(writer)

@@ -70,12 +70,14 @@ class Server:
     def __init__(self, clone: Clone, full: bool, port: int):
         self.log = clone.state / "logs" / "prefect.log"
         self._state, self._full = clone.state, full
-        self._listening = _bound(port)
-        self._scratch = contextlib.ExitStack()
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._process = self._begun(os.environ)
+        self._home: tempfile.TemporaryDirectory[str] | None = None
+        """Of a server without the history of this clone."""
+        listening = _bound(port)
+        self.port = listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process = self._begun(listening, os.environ)
 
-    def _begun(self, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _begun(self, listening: socket.socket, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
         environment = {**given, "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT__SERVER_FINAL": "1"}
         if self._full:
             environment |= {"PREFECT_UI_API_URL": f"{self.url}/api"}
@@ -85,15 +87,15 @@ class Server:
                 "PREFECT_SERVER_UI_ENABLED": "false",
                 "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
             }
-        with self._said() as out:
+        with listening, self._said() as out:
             return subprocess.Popen(
-                [sys.executable, "-I", "-c", _SERVER, str(os.getpid()), str(self._listening.fileno())],
+                [sys.executable, "-I", "-c", _SERVER, str(os.getpid()), str(listening.fileno())],
                 cwd=Path(self._state),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                pass_fds=[self._listening.fileno()],
+                pass_fds=[listening.fileno()],
                 start_new_session=True,  # Ctrl-C is ours to handle: the flow ends first, then its server
             )
 
@@ -110,15 +112,26 @@ class Server:
         Raises InfrastructureError if it does not answer then either, and for `rft up` at once."""
         if self._boots():
             return
-        again = f"Its log: {self.log}. If its history is damaged, remove it and start again: rm -r .rft/prefect"
-        if not self._full:
-            self._end()
-            warn(f"Prefect's server did not start, so Prefect's history will not show this run. {again}")
-            home = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix="rft-prefect-"))
-            self._process = self._begun(os.environ | {"PREFECT_HOME": home})
-            if self._boots():
-                return
-        raise InfrastructureError(f"Prefect's server did not start. {again}")
+        if self._full or not self.has_history:
+            raise InfrastructureError(f"Prefect's server did not start. {self._again}")
+        self.begin_anew("its server did not start")
+
+    @property
+    def _again(self) -> str:
+        return f"Its log: {self.log}. If its history is damaged, remove it and start again: rm -r .rft/prefect"
+
+    @property
+    def has_history(self) -> bool:
+        return self._home is None
+
+    def begin_anew(self, why: str) -> None:
+        """Begin once more without the history, at the same address, and say why. Raises
+        InfrastructureError if it does not answer then either."""
+        self._end()
+        warn(f"Prefect's history will not show this run: {why}. {self._again}")
+        self._home = tempfile.TemporaryDirectory(prefix="rft-prefect-", ignore_cleanup_errors=True)
+        self._process = self._begun(_bound(self.port), os.environ | {"PREFECT_HOME": self._home.name})
+        self.ready()
 
     def _boots(self) -> bool:
         deadline = time.monotonic() + _PATIENCE_S
@@ -130,9 +143,8 @@ class Server:
 
     def stop(self) -> None:
         self._end()
-        self._listening.close()
-        with contextlib.suppress(OSError):
-            self._scratch.close()
+        if self._home is not None:
+            self._home.cleanup()
 
     def _end(self) -> None:
         if self._process.poll() is None:

@@ -94,20 +94,25 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
         tracking.load(place)  # two seconds of imports, while the server boots
         if server:
             server.ready()
-        before = len(ladder.opened)
-        try:
-            state = flow(**asked, return_state=True)
-            if not state.is_cancelled():
-                state.result()  # raises what ended the flow
-        except Exception as error:
-            if not _is_prefects(error):
-                raise
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            if not _ended_well(place, ladder.opened[before:]):
-                remedy = f"Its log: {place.state / 'logs' / 'prefect.log'}. The same command goes on"
-                raise InfrastructureError(f"Prefect failed while it drove the run ({why}). {remedy}") from error
-            # a run that is over and well does not fail because Prefect could not be told
-            warn(f"Prefect does not show how this run ended ({why})")
+        state, before = None, len(ladder.opened)
+        while state is None:
+            try:
+                state = flow(**asked, return_state=True)
+                if not state.is_cancelled():
+                    state.result()  # raises what ended the flow
+            except Exception as error:
+                if not _is_prefects(error):
+                    raise
+                why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                if _ended_well(place, ladder.opened[before:]):
+                    # a run that is over and well does not fail because Prefect could not be told
+                    warn(f"Prefect does not show how this run ended ({why})")
+                    break
+                if server is None or not server.has_history:
+                    remedy = f"Its log: {place.state / 'logs' / 'prefect.log'}. The same command goes on"
+                    raise InfrastructureError(f"Prefect failed while it drove the run ({why}). {remedy}") from error
+                state = None
+                server.begin_anew(why)
     if lines.skipped:
         say(f"Skipped, because nothing that they depend on has changed: {', '.join(lines.skipped)}.")
     record = records.find(place, ladder.opened[-1])

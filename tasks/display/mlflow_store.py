@@ -46,7 +46,11 @@ _WORDS = {
     "not a database": "its file is no database. Move it away, or restore it",
     "malformed": "its database is damaged. Move it away, or restore it",
     "Read-only file system": "it is on a read-only file system",
+    "File exists": "something else lies where its folder was. Move it away",
+    "Not a directory": "something else lies where its folder was. Move it away",
+    "not permitted": "its files may not be written. Let this user write them",
     "refused": "no connection. Start it",
+    "Connection aborted": "no connection. Start it",
     "timed out": "no answer in time",
 }
 
@@ -68,14 +72,23 @@ def client(clone: Clone) -> Any:
     """An MlflowClient for tracking and registry. Raises InfrastructureError without a store."""
     quiet()
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
-    (clone.root / "mlruns").mkdir(exist_ok=True)
     try:
+        (clone.root / "mlruns").mkdir(exist_ok=True)
         return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
-    except MlflowException as error:
-        store = without_password(address(clone))
-        raise InfrastructureError(f"MLflow's store at {store} does not open: {error}") from None
+    except Exception as error:  # of SQLAlchemy, where its database is locked or cannot be opened
+        raise InfrastructureError(f"{name(clone)} does not open: {in_words(error)}") from error
+
+
+def name(clone: Clone) -> str:
+    return f"MLflow's store at {without_password(address(clone))}"
+
+
+def in_words(error: BaseException) -> str:
+    """Say what is wrong with a store, and what helps."""
+    said = " ".join(str(error).split())
+    known = next((words for part, words in _WORDS.items() if part in said), None)
+    return known or secrets.redact(f"{type(error).__name__}: {said[:200]}")
 
 
 def quiet() -> None:
@@ -132,7 +145,7 @@ class Store:
         self._clone, self._found = clone, found
         self._held: _Held | None = None
         self._database: tuple[int, int] | None = None
-        self.name = f"MLflow's store at {without_password(address(clone))}"
+        self.name = name(clone)
 
     def send(self, piece: Piece) -> None:
         said = json.loads(piece.line)
@@ -144,13 +157,11 @@ class Store:
         except Exception as error:
             self._held = None
             if isinstance(error, _BUGS) or getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":
-                raise Refused(self.problem(error)) from error
+                raise Refused(in_words(error)) from error
             raise
 
     def problem(self, error: Exception) -> str:
-        said = " ".join(str(error).split())
-        known = next((words for part, words in _WORDS.items() if part in said), None)
-        return known or secrets.redact(f"{type(error).__name__}: {said[:200]}")
+        return in_words(error.__cause__ or error)
 
     def _opened(self, piece: Piece, said: Mapping[str, Any]) -> _Held:
         """Find the run, or create it and tell it what the store has lost."""

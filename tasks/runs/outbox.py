@@ -85,7 +85,7 @@ class Outbox:
         self._left = deque(self._waiting(clone, run))
         self._problem = self._told = ""
         self._refused = self._taken = 0
-        self._closing = self._abandoned = False
+        self._closing = self._abandoned = self._in_memory = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=folder, daemon=True)
         self._thread.start()
@@ -109,10 +109,10 @@ class Outbox:
                 if kept:
                     append(piece)
             except OSError as error:
-                self._say(
-                    f"[{self._label}] {piece.file}: {error.strerror}: one {self._what} is only in memory until it is "
-                    "taken"
-                )
+                if not self._in_memory:
+                    memory = f"{self._what}s are only in memory until they are taken"
+                    self._say(f"[{self._label}] {piece.file}: {error.strerror}: {memory}")
+                self._in_memory = True
             self._left.append(piece)
             self._changed.notify_all()
         if kept:  # else it comes from a thread, and the terminal is not its
