@@ -18,6 +18,7 @@ and MLflow shows all of it, once.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -42,7 +43,7 @@ before it is taken from the template's run."""
 WHOLE = ("train", ["--set", "train.lr=0.00011"])
 """Others climb to the gate: training, challenger and gate run for real."""
 WORLD = 3
-_INSIDE = "RFT_STORES_DOWN"
+HALVES = 2
 
 
 @dataclass
@@ -114,30 +115,36 @@ def cases() -> Iterator[Case]:
         yield Case("MLflow's database", "full", phase, lambda p: faults.full(p.root / "mlruns"), small="mlruns")
         yield Case("MLflow's database", "read-only", phase, lambda p: faults.read_only(p.root / "mlruns"))
         yield Case("MLflow's database", "gone", phase, lambda p: faults.gone(p.root / "mlruns"))
-        yield Case("MLflow's database", "removed", phase, lambda p: faults.removed(p.root / "mlruns"))
-        for fault in ("gone", "slow", "silent"):
-            yield Case(
-                "MLflow's server", fault, phase, lambda p, fault=fault: faults.through(p.mode, fault), server=True
-            )
+        yield Case("MLflow's server", "silent", phase, lambda p: faults.through(p.mode, "silent"), server=True)
         yield Case("the clone", "full", phase, lambda p: faults.full(p.root), (WORLD,), small=".", size=40)
         yield Case("the clone", "read-only", phase, lambda p: faults.read_only(p.root), (WORLD,))
-        yield Case("the run's records", "read-only", phase, lambda p: faults.read_only(_runs(p)), (WORLD,))
         yield Case("DVC's cache", "read-only", phase, lambda p: faults.read_only(_cache(p)), (WORLD,))
-        yield Case("DVC's cache", "gone", phase, lambda p: faults.gone(_cache(p)), (WORLD,))
         yield Case("DVC's cache", "full", phase, lambda p: faults.full(_cache(p)), (0, WORLD), small=".dvc/cache")
         yield Case("Prefect's database", "locked", phase, lambda p: faults.locked(lambda: _prefect(p)), anew=True)
+    for fault in ("gone", "slow"):
+        yield Case("MLflow's server", fault, "in", lambda p, fault=fault: faults.through(p.mode, fault), server=True)
+    yield Case("MLflow's database", "removed", "in", lambda p: faults.removed(p.root / "mlruns"))
+    yield Case("the run's records", "read-only", "in", lambda p: faults.read_only(_runs(p)), (WORLD,))
+    yield Case("DVC's cache", "gone", "in", lambda p: faults.gone(_cache(p)), (WORLD,))
+    yield Case("DVC's lock", "held", "after", lambda p: faults.flocked(lambda: _lock(p)), (0, WORLD), whole=True)
+    for phase in ("before", "in"):
         yield Case("Prefect's home", "read-only", phase, lambda p: faults.read_only(_home(p)), anew=True)
-        yield Case("Prefect's home", "full", phase, lambda p: faults.full(_home(p)), anew=True, small=".rft/prefect")
-        yield Case("DVC's lock", "held", phase, lambda p: faults.flocked(lambda: _lock(p)), (0, WORLD), whole=True)
-    yield from _approvals()
     yield Case("Prefect's home", "gone", "before", lambda p: faults.gone(_home(p)), anew=True)
-    hook = "run.notify.webhook.url=http://127.0.0.1:{}/hook"
-    catalog = "run.openlineage.url=http://127.0.0.1:{}/lineage"
-    for store, setting in (("notifications", hook), ("the lineage catalog", catalog)):
-        yield Case(store, "gone", "before", lambda p: Fault(faults.nothing, faults.nothing), settings=(setting,))
-        yield Case(
-            store, "silent", "before", lambda p: faults.through(p.mode, "silent"), settings=(setting,), server=True
-        )
+    yield Case("Prefect's home", "full", "in", lambda p: faults.full(_home(p)), anew=True, small=".rft/prefect")
+    catalog = ("run.openlineage.url=http://127.0.0.1:{}/lineage",)
+    quiet = lambda p: Fault(faults.nothing, faults.nothing)  # noqa: E731 - its port is closed
+    yield Case("the lineage catalog", "gone", "before", quiet, settings=catalog)
+    hook = ("run.notify.webhook.url=http://127.0.0.1:{}/hook",)
+    yield Case(
+        "notifications",
+        "silent",
+        "in",
+        lambda p: faults.through(p.mode, "silent"),
+        settings=hook,
+        server=True,
+        whole=True,
+    )
+    yield from _approvals()
 
 
 def _approvals() -> Iterator[Case]:
@@ -266,23 +273,50 @@ def _short(said: str) -> str:
 def stores_down(args: list[str]) -> Figure:
     """MLflow, Prefect, DVC, the clone: locked, full, read-only, gone, slow; before, in and after a
     stage. Runs lost (0), tracebacks (0), missing in `rft runs` (0)."""
-    if os.environ.get(_INSIDE) is None:
-        return _inside(args)
+    with contextlib.ExitStack() as stack:
+        outs = [stack.enter_context(tempfile.NamedTemporaryFile("r", suffix=".jsonl")) for _ in range(HALVES)]
+        try:
+            halves = [_half(number, out.name, args) for number, out in enumerate(outs)]
+        except FileNotFoundError:
+            return unmeasured("runs lost", "there is no unshare")
+        codes = [half.wait() for half in halves]
+        rows = [json.loads(line) for out in outs for line in out]
+    if any(codes):
+        if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+            return unmeasured("runs lost", "this user may not mount a small file system")
+        return failed("runs lost", f"the drivers of the cases ended with {codes}")
+    return _figure(rows)
+
+
+def _half(number: int, out: str, args: list[str]) -> subprocess.Popen[bytes]:
+    """Start a driver that mounts where nobody else sees it. Much of a case is waiting: there are
+    two."""
+    code = "import sys; from bench import stores_down; stores_down.drive(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code, str(number), out, *args]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+def drive(half: int, out: str, args: list[str]) -> None:
+    """Play every other case, a line of JSON each."""
     chosen = [case for case in cases() if _is_chosen(case, args)]
     if "--small" in args:
-        chosen = chosen[:: max(1, len(chosen) // 5)]
-    told: list[Told] = []
-    with _prepared() as (template, slot, mode, address, proxied, closed):
-        for number, case in enumerate(chosen, 1):
+        chosen = chosen[:: max(1, len(chosen) // 6)]
+    mine = chosen[half::HALVES]
+    if not mine:
+        return
+    with _prepared() as (template, slot, mode, address, proxied, closed), open(out, "w", encoding="utf-8") as file:
+        for number, case in enumerate(mine, 1):
             with _laid(case, template, slot) as scene:
                 port = proxied if case.server else closed
                 scene.settings += [word for each in case.settings for word in ("--set", each.format(port))]
                 scene.environment |= {"MLFLOW_TRACKING_URI": address} if case.server and not case.settings else {}
                 one = play(case, Place(scene, mode, closed), address if not case.settings else None)
-            told.append(one)
             words = "well" if one.is_well else f"NOT WELL: {_wrong(one)}"
-            print(f"{number}/{len(chosen)} {case.name}: {words} ({'; '.join(one.notes)})", file=sys.stderr, flush=True)
-    return _figure(told)
+            told = f"{half}: {number}/{len(mine)} {case.name}: {words} ({'; '.join(one.notes)})"
+            print(told, file=sys.stderr, flush=True)
+            counts = {"lost": one.lost, "tracebacks": one.tracebacks, "unlisted": one.unlisted}
+            more = {"blamed": one.blamed, "unshown": one.unshown, "words": f"{words}; {one.notes[0]}"}
+            print(json.dumps({"case": case.name, **counts, **more}), file=file, flush=True)
 
 
 def _is_chosen(case: Case, args: list[str]) -> bool:
@@ -297,40 +331,21 @@ def _wrong(one: Told) -> str:
     )
 
 
-def _figure(told: list[Told]) -> Figure:
-    count = len(told)
+def _figure(rows: list[dict[str, Any]]) -> Figure:
+    count = len(rows)
+    wrongly = sum(not row["blamed"] for row in rows)
+    lacking = sum(bool(row["unshown"]) for row in rows)
     return Figure(
         (
-            Part("runs lost", sum(each.lost for each in told), "runs", at_most=0, n=count),
-            Part("tracebacks", sum(each.tracebacks for each in told), "tracebacks", at_most=0, n=count),
-            Part("runs missing in `rft runs`", sum(each.unlisted for each in told), "runs", at_most=0, n=count),
-            Part("exit codes that blame another", sum(not each.blamed for each in told), "cases", at_most=0, n=count),
-            Part("cases in which MLflow lacks something", sum(bool(each.unshown) for each in told), "cases", at_most=0),
+            Part("runs lost", sum(row["lost"] for row in rows), "runs", at_most=0, n=count),
+            Part("tracebacks", sum(row["tracebacks"] for row in rows), "tracebacks", at_most=0, n=count),
+            Part("runs missing in `rft runs`", sum(row["unlisted"] for row in rows), "runs", at_most=0, n=count),
+            Part("exit codes that blame another", wrongly, "cases", at_most=0, n=count),
+            Part("cases in which MLflow lacks something in the end", lacking, "cases", at_most=0, n=count),
             Part("cases", count, "cases", at_least=40),
         ),
-        {each.case.name: f"{'well' if each.is_well else _wrong(each)}; {each.notes[0]}" for each in told},
+        {row["case"]: row["words"] for row in rows},
     )
-
-
-def _inside(args: list[str]) -> Figure:
-    """The same in a process that mounts where nobody else sees it."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as out:
-        code = (
-            "import json, sys; from bench import stores_down as s; from dataclasses import asdict\n"
-            "f = s.stores_down(sys.argv[2:])\n"
-            "json.dump([[asdict(p) for p in f.parts], f.notes], open(sys.argv[1], 'w'))"
-        )
-        command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code, out.name, *args]
-        try:
-            done = subprocess.run(command, cwd=ROOT, env=os.environ | {_INSIDE: "1"}, check=False)
-        except FileNotFoundError:
-            return unmeasured("runs lost", "there is no unshare")
-        if done.returncode:
-            if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
-                return unmeasured("runs lost", "this user may not mount a small file system")
-            return failed("runs lost", f"the driver of the cases ended with {done.returncode}")
-        parts, notes = json.load(out)
-    return Figure(tuple(Part(**part) for part in parts), notes)
 
 
 @contextlib.contextmanager
@@ -342,9 +357,7 @@ def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
         os.environ |= {f"GIT_{who}_NAME": "bench", f"GIT_{who}_EMAIL": "bench@localhost"}
     for name in ("MLFLOW_TRACKING_URI", "RFT_STATE", "PREFECT_API_URL"):
         os.environ.pop(name, None)
-    import ladder_clone
-    from local_servers import dead_port
-
+    ladder_clone, dead_port = _tests("ladder_clone"), _tests("local_servers").dead_port
     with tempfile.TemporaryDirectory(prefix="stores-down-") as top, contextlib.ExitStack() as stack:
         folder = Path(top)
         template, slot, mode = folder / "template", folder / "slot", folder / "mode"
@@ -367,10 +380,13 @@ def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
         yield template, slot, mode, f"http://127.0.0.1:{proxied}", proxied, closed
 
 
+def _tests(module: str) -> Any:
+    """A module of the tests."""
+    return importlib.import_module(module)
+
+
 def _load() -> None:
     """What a run imports, before anything is forked."""
-    import importlib
-
     from tasks.display import tracking
     from tasks.runs import clone
 

@@ -55,6 +55,8 @@ def prefect_server(clone: Clone, full: bool = False, port: int = 0) -> Iterator[
             f"Prefect's server at {shown} does not answer, so it will not show this run. Start it, or unset "
             "PREFECT_API_URL"
         )
+    # one of our own that went down stays so: to ask it again would hold each stage for a minute
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
     server = Server(clone, full, port)
     os.environ["PREFECT_API_URL"] = f"{server.url}/api"
     try:
