@@ -46,7 +46,7 @@ def prefect_server(clone: Clone, full: bool = False, port: int = 0) -> Iterator[
     """Yield a server that still boots; call `ready` before the first flow. `full` adds the UI and
     the services that schedules need."""
     named = os.environ.get("PREFECT_API_URL")
-    if named and _answers(named):
+    if named and (full or _answers(named)):
         yield None
         return
     if named:

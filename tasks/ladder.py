@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -26,7 +27,7 @@ from tasks.display.tracking import Tracker
 from tasks.ledger import book
 from tasks.promotion import acts, champions, projections
 from tasks.provenance import live
-from tasks.runs import champion, repro
+from tasks.runs import artifacts, champion, outbox, records, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -74,6 +75,7 @@ def recorded(
             )
             say(f"[run] {run.name}{_opening(run)}")
             flow_pages.rename(f"retrain {run.name}{', adopted' if run.adopted else ''}", say)
+            _tell_ends(clone)
             run.tracker = Tracker(run, champions.model_name(params), say)
             run.tracker.settings(plan.params.identity(), _tags(run))
             run.lineage = live.begin(run, champions.model_name(params), params.run.openlineage, say)
@@ -255,7 +257,7 @@ def _end(run: Run | None) -> None:
         try:
             run.tracker.tag(state=run.record.state)
             run.tracker.end(run.record.state)
-            run.tracker.tag(**_lineage(run))
+            run.tracker.tag(**_lineage(run.clone, run.record))
             told = markdown.of_run(run.record, run.found)
             run.tracker.tag(**{tracking.NOTE: told})
         finally:
@@ -265,11 +267,11 @@ def _end(run: Run | None) -> None:
     flow_pages.end()
 
 
-def _lineage(run: Run) -> dict[str, str | None]:
+def _lineage(clone: Clone, record: RunRecord) -> dict[str, str | None]:
     """By which hashes a run that is over can be found and audited."""
-    if run.record.revision is None:
+    if record.revision is None:
         return {}
-    at = Revision(run.clone, run.record.revision)
+    at = Revision(clone, record.revision)
     environment = at.file(str(shelves.ENVIRONMENT))
     return {
         "revision": at.commit,
@@ -278,8 +280,29 @@ def _lineage(run: Run) -> dict[str, str | None]:
     }
 
 
+def _tell_ends(clone: Clone) -> None:
+    """Add to what MLflow was not told yet how runs ended that could not say so themselves."""
+    owed = outbox.owed(clone, tracking.FOLDER)
+    for record in records.load_all(clone) if owed else ():
+        with contextlib.suppress(RftError, OSError, StopIteration):
+            if record.name in owed and record.over and not tracking.says_its_end(clone, record):
+                note = {tracking.NOTE: markdown.of_run(record, []), "state": record.state}
+                page = clone.page(record.name)
+                with contextlib.suppress(RftError, OSError):
+                    page = page if page.exists() else page_again(clone, record)
+                tracking.tell_end(clone, record, note | _lineage(clone, record), page)
+
+
+def page_again(clone: Clone, record: RunRecord, opened: int | None = None) -> Path:
+    """Write the page of a run from its revision."""
+    assert record.revision is not None
+    with tempfile.TemporaryDirectory(dir=clone.state) as scratch:
+        artifacts.restore(Revision(clone, record.revision), Path(scratch))
+        return write_page(clone, record, Path(scratch), opened)
+
+
 def _show(run: Run) -> None:
     run.tracker.page(write_page(run.clone, run.record, run.tree))
 
 
-__all__ = ["Numbers", "climb", "drive", "opened", "recorded", "write_page"]
+__all__ = ["Numbers", "climb", "drive", "opened", "page_again", "recorded", "write_page"]

@@ -42,6 +42,7 @@ _WORDS = {
     "readonly database": "its database is read-only. Let this user write it",
     "unable to open database": "its database cannot be opened. Let this user read and write its folder",
     "disk is full": "its disk is full. Free some space",
+    "disk I/O error": "its disk failed, or is read-only. Let this user write it",
     "No space left": "its disk is full. Free some space",
     "not a database": "its file is no database. Move it away, or restore it",
     "malformed": "its database is damaged. Move it away, or restore it",

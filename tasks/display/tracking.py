@@ -31,6 +31,7 @@ from tasks.display.mlflow_store import Store, address, client, experiment, load,
 from tasks.runs import outbox, records
 from tasks.runs.clone import Clone
 from tasks.runs.outbox import Outbox
+from tasks.runs.records import RunRecord
 from tasks.runs.repro import How
 from tasks.runs.run import Run
 
@@ -108,7 +109,7 @@ class Tracker:
         self._put("tags", {key: secrets.redact(value) for key, value in tags.items() if value is not None})
 
     def end(self, state: str) -> None:
-        self._put("status", {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED"))
+        self._put("status", _status(state))
 
     def settle(self, patience_s: float = SETTLE_S) -> bool:
         """Wait until MLflow shows all of it; not where it is in trouble."""
@@ -156,6 +157,33 @@ class Live:
                 # one that was rewritten is told anew: MLflow takes no step twice
                 self._tracker.steps(rows[told if told <= len(rows) else 0 :], prefix, kept=False)
                 self._told[path] = len(rows)
+
+
+def _status(state: str) -> str:
+    return {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
+
+
+def says_its_end(clone: Clone, record: RunRecord) -> bool:
+    """Whether what is kept of a run says under which revision it is recorded."""
+    kept = (json.loads(piece.line) for piece in outbox.pieces(_file(clone, record.name)))
+    return any(said["do"] == "tags" and said["given"].get("revision") == record.revision for said in kept)
+
+
+def tell_end(clone: Clone, record: RunRecord, tags: Mapping[str, str | None], page: Path | None) -> None:
+    """Add how a run ended that could not say so: its process was killed, or its disk was full."""
+    file = _file(clone, record.name)
+    begun = json.loads(next(outbox.pieces(file)).line)
+    told: list[tuple[str, Any]] = [
+        ("tags", {key: value for key, value in tags.items() if value is not None}),
+        ("status", _status(record.state)),
+        *([("page", str(page))] if page else []),
+    ]
+    for do, given in told:
+        outbox.append(outbox.Piece(file, json.dumps(begun | {"do": do, "given": given}) + "\n"))
+
+
+def _file(clone: Clone, run: str) -> Path:
+    return clone.state / FOLDER / f"{run}.ndjson"
 
 
 def keep_id(clone: Clone, run: str, run_id: str) -> None:
@@ -223,6 +251,8 @@ __all__ = [
     "metric_key",
     "quiet",
     "run_of",
+    "says_its_end",
+    "tell_end",
     "whole_rows",
     "without_password",
 ]

@@ -310,3 +310,17 @@ def test_what_a_killed_run_kept_is_told_by_the_next_start(run: Run, monkeypatch:
     assert again.settle(60)
     again.close()
     assert_whole(run)
+
+
+def test_how_a_run_ended_is_told_for_one_that_could_not_say_so(run: Run) -> None:
+    """Its process was killed, and the next run recorded it."""
+    tracker = opened(run)
+    tracker.tag(git_commit="c")
+    assert shown(tracker).info.status == "RUNNING"
+    run.update(state="killed", revision="a" * 40)
+    assert not tracking.says_its_end(run.clone, run.record)
+    tracking.tell_end(run.clone, run.record, {"revision": "a" * 40, "gone": None}, None)
+    assert tracking.says_its_end(run.clone, run.record)
+    tracking.make_up(run.clone, print)
+    held = tracking.client(run.clone).get_run(run.record.mlflow_run_id)
+    assert (held.info.status, held.data.tags["revision"], held.data.tags["git_commit"]) == ("KILLED", "a" * 40, "c")
