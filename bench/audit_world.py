@@ -278,13 +278,14 @@ def _run(world: World, number: int, plot: Plot) -> None:
     plan = runs.plan(clone, params, served)
     with runs.start(clone, plan) as run:
         run.update(ledger=champions.anchor(clone))
-        run.tracker = Tracker(run, plot.model)
+        run.tracker = Tracker(run, plot.model, silent)
         run.tracker.settings({"plot": plot.outcome}, ladder._tags(run))  # pyright: ignore[reportPrivateUsage]
         lay(world, run.tree, number, plot, config.load(run.tree / "params.yaml"))
         if plot.outcome != "drift_stop":
             registration.register(run, silent)
         Tree(clone, run.tree).lock()
         world.passes(hours=3)
+        run.tracker.settle(60)
         _end(run, plot)
     ladder._end(run)  # pyright: ignore[reportPrivateUsage]
     world.runs.append(run.name)

@@ -75,6 +75,8 @@ def _run(stage: str, params: str) -> None:
             _assert_registered()
         importlib.import_module(f"rft.stages.{stage}").run(settings)
     except (OSError, RuntimeError) as error:
+        if refused := _refused(error):
+            raise InfrastructureError(refused) from None
         if not _is_full_disk(error):
             raise
         where = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
@@ -106,9 +108,22 @@ def _assert_registered() -> None:
         )
 
 
+def _refused(error: OSError | RuntimeError) -> str:
+    """Say which file a read-only or failing file system refused; empty if it was something else."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return ""
+    if error.errno not in (errno.EROFS, errno.EPERM, errno.EIO):
+        return ""
+    remedy = "Make it writable again, then start again: finished stages and the last checkpoint are kept."
+    return f"{error.filename}: {error.strerror}. {remedy}"
+
+
 def _is_full_disk(error: OSError | RuntimeError) -> bool:
-    """Tell whether the disk is full. torch.save reports that as a RuntimeError without an errno
-    ("unexpected pos"), so then look at the disk itself."""
+    """Tell whether the disk is full. A copied folder names the reason for each file in words alone.
+    torch.save reports a full disk as a RuntimeError without an errno ("unexpected pos"), so then
+    look at the disk itself."""
+    if isinstance(error, shutil.Error):
+        return f"[Errno {errno.ENOSPC}]" in str(error) or f"[Errno {errno.EDQUOT}]" in str(error)
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     state = files.state()

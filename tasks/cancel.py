@@ -100,9 +100,9 @@ def _tell_mlflow(clone: Clone, record: RunRecord | None) -> None:
     """Show it in MLflow; the run is cancelled whether MLflow answers or not."""
     if record is None or record.mlflow_run_id is None:
         return
-    client = tracking.client(clone)
     from mlflow.exceptions import MlflowException
 
-    with contextlib.suppress(MlflowException):
+    with contextlib.suppress(MlflowException, InfrastructureError):
+        client = tracking.client(clone)
         client.set_tag(record.mlflow_run_id, "state", record.state)
         client.set_terminated(record.mlflow_run_id, "KILLED")

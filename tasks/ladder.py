@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -26,7 +27,7 @@ from tasks.display.tracking import Tracker
 from tasks.ledger import book
 from tasks.promotion import acts, champions, projections
 from tasks.provenance import live
-from tasks.runs import champion, repro
+from tasks.runs import artifacts, champion, outbox, records, repro
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -35,6 +36,8 @@ from tasks.runs.run import Run
 
 R = TypeVar("R", bound=reports.Report)
 Numbers = Mapping[str, reports.Metric | float | None]
+opened: list[str] = []
+"""The names of the runs that this process opened, in order."""
 
 
 @contextlib.contextmanager
@@ -59,6 +62,7 @@ def recorded(
     run: Run | None = None
     try:
         with runs.start(clone, plan) as run:
+            opened.append(run.name)
             repro.load(run.dvc, run.tree, clone.state, run.name, run.deadline)
             asked = commands.from_the_top(clone.root, str(window)) if window else None
             run.update(
@@ -71,13 +75,17 @@ def recorded(
             )
             say(f"[run] {run.name}{_opening(run)}")
             flow_pages.rename(f"retrain {run.name}{', adopted' if run.adopted else ''}", say)
-            run.tracker = Tracker(run, champions.model_name(params))
+            _tell_ends(clone)
+            run.tracker = Tracker(run, champions.model_name(params), say)
             run.tracker.settings(plan.params.identity(), _tags(run))
             run.lineage = live.begin(run, champions.model_name(params), params.run.openlineage, say)
             if run.record.start is None:
                 run.update(start=acts.start(clone, champions.model_name(params), run.record, say))
-            yield run
-            _show(run)
+            try:
+                yield run
+                _show(run)
+            finally:
+                run.tracker.settle()
     except BaseException:
         with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
             _end(run)
@@ -246,20 +254,24 @@ def _end(run: Run | None) -> None:
     """Show how it ended, the description last: its state is shown whatever becomes of that."""
     live.end(run)
     if run is not None and run.tracker is not None:
-        run.tracker.tag(state=run.record.state, **_lineage(run))
-        run.tracker.end(run.record.state)
-        told = markdown.of_run(run.record, run.found)
-        run.tracker.tag(**{tracking.NOTE: told})
+        try:
+            run.tracker.tag(state=run.record.state)
+            run.tracker.end(run.record.state)
+            run.tracker.tag(**_lineage(run.clone, run.record))
+            told = markdown.of_run(run.record, run.found)
+            run.tracker.tag(**{tracking.NOTE: told})
+        finally:
+            run.tracker.close()
         about = f"How run {run.name} came out."
         flow_pages.artifact(told, repro.listener.get().say, f"report-{run.name}", about)
     flow_pages.end()
 
 
-def _lineage(run: Run) -> dict[str, str | None]:
+def _lineage(clone: Clone, record: RunRecord) -> dict[str, str | None]:
     """By which hashes a run that is over can be found and audited."""
-    if run.record.revision is None:
+    if record.revision is None:
         return {}
-    at = Revision(run.clone, run.record.revision)
+    at = Revision(clone, record.revision)
     environment = at.file(str(shelves.ENVIRONMENT))
     return {
         "revision": at.commit,
@@ -268,8 +280,29 @@ def _lineage(run: Run) -> dict[str, str | None]:
     }
 
 
+def _tell_ends(clone: Clone) -> None:
+    """Add to what MLflow was not told yet how runs ended that could not say so themselves."""
+    owed = outbox.owed(clone, tracking.FOLDER)
+    for record in records.load_all(clone) if owed else ():
+        with contextlib.suppress(RftError, OSError, StopIteration):
+            if record.name in owed and record.over and not tracking.says_its_end(clone, record):
+                note = {tracking.NOTE: markdown.of_run(record, []), "state": record.state}
+                page = clone.page(record.name)
+                with contextlib.suppress(RftError, OSError):
+                    page = page if page.exists() else page_again(clone, record)
+                tracking.tell_end(clone, record, note | _lineage(clone, record), page)
+
+
+def page_again(clone: Clone, record: RunRecord, opened: int | None = None) -> Path:
+    """Write the page of a run from its revision."""
+    assert record.revision is not None
+    with tempfile.TemporaryDirectory(dir=clone.state) as scratch:
+        artifacts.restore(Revision(clone, record.revision), Path(scratch))
+        return write_page(clone, record, Path(scratch), opened)
+
+
 def _show(run: Run) -> None:
     run.tracker.page(write_page(run.clone, run.record, run.tree))
 
 
-__all__ = ["Numbers", "climb", "drive", "recorded", "write_page"]
+__all__ = ["Numbers", "climb", "drive", "opened", "page_again", "recorded", "write_page"]

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stop:
         return _fail(str(stop), stop.exit_code, "stopped")
     except RftError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(str(error) + _remedy(str(error)), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted. Finished work is kept: the same command goes on from there.", 130)
     except BrokenPipeError:
@@ -82,6 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(refused, 3)
 
 
+_REMEDIES = {
+    "No space left on device": "Free some space",
+    "Read-only file system": "Make it writable again",
+    "Operation not permitted": "Let this user write there",
+    "Permission denied": "Let this user write there",
+}
+"""What Git's and DVC's own words do not say."""
+
+
+def _remedy(message: str) -> str:
+    known = next((remedy for words, remedy in _REMEDIES.items() if words in message), None)
+    return f"\n{known}, then run the same command: it goes on." if known and "same command" not in message else ""
+
+
 def _full_disk(error: BaseException | None) -> str:
     """Name what ran out of space, from the chain of causes; empty if the disk is not full."""
     while error is not None:
@@ -89,6 +103,8 @@ def _full_disk(error: BaseException | None) -> str:
             return str(error.filename or error.strerror)
         if "database or disk is full" in str(error):
             return "a database"
+        if isinstance(error, shutil.Error) and f"[Errno {errno.ENOSPC}]" in str(error):
+            return "while a folder was copied"
         error = error.__cause__ or error.__context__
     return ""
 
@@ -97,7 +113,7 @@ def _refused(error: Exception) -> str:
     """Say which file or folder the system refused to this user; empty if it was something else."""
     if not isinstance(error, OSError) or error.filename is None:
         return ""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO):
         return f"{error.filename}: {error.strerror}. Work as the user whose it is, or let this one read and write it."
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
         return f"{error.filename}: {error.strerror}, and something else is needed there. Move it away, or restore it."

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import tempfile
 import webbrowser
 from pathlib import Path
 
@@ -48,11 +47,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _written(place: Clone, record: RunRecord, opened: int | None = None) -> Path:
     """Write the page from the run's revision."""
-    from tasks.runs import artifacts
-
-    with tempfile.TemporaryDirectory(dir=place.state) as scratch:
-        artifacts.restore(artifacts.Revision(place, _revision(record)), Path(scratch))
-        return importlib.import_module("tasks.ladder").write_page(place, record, Path(scratch), opened)
+    _revision(record)
+    return importlib.import_module("tasks.ladder").page_again(place, record, opened)
 
 
 def _opened(place: Clone, record: RunRecord, reason: str | None) -> Path:

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.options import add_settings
-from flows.screen import say, watched
+from flows.screen import say, warn, watched
 from rft.commands import command
-from rft.errors import Stopped, UserError
+from rft.errors import InfrastructureError, Stopped, UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
@@ -85,6 +85,7 @@ def _refuse_unknown(until: str | None) -> None:
 def retrain(place: Clone, **asked: Any) -> RunRecord:
     """Run the flow `retrain`, with progress bars."""
     from flows.server import prefect_server
+    from tasks import ladder
     from tasks.display import tracking
     from tasks.runs import records
 
@@ -93,14 +94,42 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
         tracking.load(place)  # two seconds of imports, while the server boots
         if server:
             server.ready()
-        state = flow(**asked, return_state=True)
-        if not state.is_cancelled():
-            state.result()  # raises what ended the flow
+        state, before = None, len(ladder.opened)
+        while state is None:
+            try:
+                state = flow(**asked, return_state=True)
+                if not state.is_cancelled():
+                    state.result()  # raises what ended the flow
+            except Exception as error:
+                if not _is_prefects(error):
+                    raise
+                why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                if _ended_well(place, ladder.opened[before:]):
+                    # a run that is over and well does not fail because Prefect could not be told
+                    warn(f"Prefect does not show how this run ended ({why})")
+                    break
+                if server is None or not server.has_history:
+                    remedy = f"Its log: {place.state / 'logs' / 'prefect.log'}. The same command goes on"
+                    raise InfrastructureError(f"Prefect failed while it drove the run ({why}). {remedy}") from error
+                state = None
+                server.begin_anew(why)
     if lines.skipped:
         say(f"Skipped, because nothing that they depend on has changed: {', '.join(lines.skipped)}.")
-    flow_run_id = str(state.state_details.flow_run_id)
-    record = next(record for record in records.load_all(place) if record.flow_run_id == flow_run_id)
-    if state.is_cancelled():
+    record = records.find(place, ladder.opened[-1])
+    if record.state in ("paused", "cancelled"):
         further = f"\nTo go on: {record.again}" if record.state == "paused" else ""
         raise Stopped(record.message + further)
     return record
+
+
+def _is_prefects(error: Exception) -> bool:
+    """Whether it is of Prefect's own making, and not what a stage or the run ended with."""
+    return type(error).__module__.partition(".")[0] in ("prefect", "httpx", "httpcore", "websockets") or (
+        isinstance(error, RuntimeError) and "Failed to reach API" in str(error)
+    )
+
+
+def _ended_well(place: Clone, opened: list[str]) -> bool:
+    from tasks.runs import records
+
+    return bool(opened) and records.find(place, opened[-1]).state in ("finished", "stopped", "paused", "cancelled")

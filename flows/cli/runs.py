@@ -161,6 +161,7 @@ def _next(here: Clone, shown: Sequence[RunRecord], state: State, time: str) -> I
     """Yield commands to paste, for the newest runs that wait for somebody."""
     from flows.results import approval
     from tasks.ledger import fate
+    from tasks.runs import outbox
 
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
@@ -168,6 +169,8 @@ def _next(here: Clone, shown: Sequence[RunRecord], state: State, time: str) -> I
     commands |= {record.name: approval(record) for record in shown if _then(here, record, state, time) == _UNASKED}
     if waiting := [record.name for record in shown if record.name in commands]:
         yield f"\nApprove {waiting[0]}: {commands[waiting[0]]}"
+    if owed := outbox.owed(here, "mlflow"):
+        yield f"\nMLflow may not show all of {', '.join(owed[-3:])} yet: the next run tells it, and an approval."
 
 
 def _champions(state: State) -> set[str]:

@@ -1,10 +1,11 @@
 """What MLflow shows of a run: one MLflow run, its settings, each stage's numbers, training live,
 the HTML page.
 
-It is for display: nothing is computed from what is read back. Bytes stay in DVC. The address is
-absolute, at the clone's root, unless MLFLOW_TRACKING_URI names a server. The MLflow run's id is
-kept in the run's record, so an adopted run continues the same one, and no step of a metric is
-logged twice.
+It is for display: nothing is computed from what is read back. Bytes stay in DVC. What is to be
+shown is kept in `.rft/mlflow/RUN.ndjson` until the store has taken it (mlflow_store.py), so a run
+neither waits for the store nor ends with it, and what could not be shown is made up for: later in
+the run, at its end, by the next run, or by an approval. The MLflow run's id is kept in the run's
+record, so an adopted run continues the same one, and no step of a metric is logged twice.
 
 Training writes metrics.jsonl under `.rft/` and prints where (`[train] metrics PATH`), and so does
 a warm start (`[policy] metrics PATH`). `Live` follows the file from a thread, in batches, whole
@@ -15,101 +16,66 @@ DVC did not have to run logs its final numbers, with a tag that says so.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
-import logging
 import math
-import os
 import threading
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rft import reports, secrets
-from rft.errors import InfrastructureError
 from tasks.display import datasets
+from tasks.display.mlflow_store import Store, address, client, experiment, load, quiet, run_of, without_password
+from tasks.runs import outbox, records
 from tasks.runs.clone import Clone
+from tasks.runs.outbox import Outbox
+from tasks.runs.records import RunRecord
 from tasks.runs.repro import How
 from tasks.runs.run import Run
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run."""
-BATCH = 1000
+FOLDER = "mlflow"
+"""Of `.rft/`: what MLflow was not told yet."""
 EVERY_S = 2.0
 MAX_VALUE = 6000  # MLflow's limit for a parameter's text
+SETTLE_S = 5.0
+"""At the end of a run, for a store that answers: its record names the MLflow run by then."""
 Row = Mapping[str, Any]
-
-
-def address(clone: Clone) -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{clone.root / 'mlruns' / 'mlflow.db'}"
-
-
-def load(clone: Clone) -> None:
-    """Import what a client will need. The store itself is not opened yet."""
-    quiet()
-    importlib.import_module("mlflow")
-    if not address(clone).startswith("http"):
-        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
-
-
-def client(clone: Clone) -> Any:
-    """An MlflowClient for tracking and registry. Raises InfrastructureError without a store."""
-    quiet()
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    (clone.root / "mlruns").mkdir(exist_ok=True)
-    try:
-        return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
-    except MlflowException as error:
-        store = without_password(address(clone))
-        raise InfrastructureError(f"MLflow's store at {store} does not open: {error}") from None
-
-
-def quiet() -> None:
-    """Silence MLflow's own noise on import and first use, each piece by name."""
-    from sqlalchemy.exc import SADeprecationWarning
-
-    message = r"The ``noload`` loader strategy is deprecated"
-    warnings.filterwarnings("ignore", message=message, category=SADeprecationWarning)
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    # it logs, with a traceback, what it then raises
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+Say = Callable[[str], None]
 
 
 class Tracker:
-    """One of our runs in MLflow."""
+    """One of our runs in MLflow. Nothing here raises or waits for the store, but `settle` and
+    `close` for a while."""
 
-    def __init__(self, run: Run, model: str):
-        self._client = client(run.clone)
-        self._known: dict[str, int] = {}
-        """Metric -> the last step that MLflow holds."""
-        if run.record.mlflow_run_id is None:
-            created = self._client.create_run(
-                experiment(self._client, run.clone, model), run_name=run.name, tags={"run": run.name}
-            )
-            run.update(mlflow_run_id=created.info.run_id)
-        self.run_id: str = run.record.mlflow_run_id or ""
-        if run.adopted:
-            for key in self._client.get_run(self.run_id).data.metrics:
-                self._known[key] = max(metric.step for metric in self._client.get_metric_history(self.run_id, key))
-            self._client.set_terminated(self.run_id, "RUNNING")
+    def __init__(self, run: Run, model: str, say: Say):
+        self._run, self._model = run, model
+        self._outbox = Outbox(run.clone, FOLDER, run.name, Store(run.clone, self._found), say, "line", whole=True)
+        self._put("status", "RUNNING")
+
+    def _found(self, run: str, run_id: str) -> None:
+        """Keep an MLflow run's id in the record of its run."""
+        if run == self._run.name:
+            if self._run.record.mlflow_run_id != run_id:
+                self._run.update(mlflow_run_id=run_id)
+        else:
+            keep_id(self._run.clone, run, run_id)
+
+    def _put(self, do: str, given: Any, kept: bool = True) -> None:
+        said = {"run": self._run.name, "model": self._model, "do": do, "given": given}
+        self._outbox.put(json.dumps(said) + "\n", kept)
 
     def settings(self, raw: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        from mlflow.entities import Param
-
-        params = [Param(key, secrets.redact(value)[:MAX_VALUE]) for key, value in flatten(raw)]
-        for start in range(0, len(params), 100):
-            self._client.log_batch(self.run_id, params=params[start : start + 100])
+        self._put("params", {key: secrets.redact(value)[:MAX_VALUE] for key, value in flatten(raw)})
         self.tag(**tags)
 
     def datasets(self, found: list[datasets.Dataset]) -> None:
         """Name what the run read and made; an adopted run has them already."""
         if found:
-            self._client.log_inputs(self.run_id, datasets=datasets.inputs(found))
+            self._put("datasets", [asdict(each) for each in found])
 
     def stage(self, stage: str, how: How, numbers: Mapping[str, reports.Metric | float | None]) -> None:
         """Log a stage's final numbers, their intervals, and whether they are from this run."""
@@ -121,41 +87,41 @@ class Tracker:
             elif number is not None:
                 flat[f"{stage}/{key}"] = float(number)
         self.steps([{"step": 0} | flat])
-        self._client.set_tag(self.run_id, f"stage.{stage}", "ran" if how == "ran" else f"cached ({how})")
+        self.tag(**{f"stage.{stage}": "ran" if how == "ran" else f"cached ({how})"})
 
-    def steps(self, rows: Iterable[Row], prefix: str = "") -> None:
-        """Log numbers by step; what MLflow has already is left out."""
-        from mlflow.entities import Metric
-
-        now, batch = int(time.time() * 1000), []
-        for row in rows:
-            step = int(row["step"])
-            for name, value in row.items():
-                key = metric_key(prefix + name)
-                if name == "step" or not isinstance(value, int | float) or not math.isfinite(value):
-                    continue
-                if step > self._known.get(key, -1):
-                    batch.append(Metric(key, float(value), now, step))
-                    self._known[key] = step
-        for start in range(0, len(batch), BATCH):
-            self._client.log_batch(self.run_id, metrics=batch[start : start + BATCH])
+    def steps(self, rows: Iterable[Row], prefix: str = "", kept: bool = True) -> None:
+        """Log numbers by step; what MLflow has already is left out. `kept`: False for what comes
+        once more when its stage is over."""
+        now = int(time.time() * 1000)
+        batch = [
+            (metric_key(prefix + name), float(value), int(row["step"]), now)
+            for row in rows
+            for name, value in row.items()
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value)
+        ]
+        if batch:
+            self._put("metrics", batch, kept)
 
     def page(self, path: Path) -> None:
-        self._client.log_artifact(self.run_id, str(path))
+        self._put("page", str(path))
 
     def tag(self, **tags: str | None) -> None:
-        from mlflow.entities import RunTag
-
-        told = [RunTag(key, secrets.redact(value)) for key, value in tags.items() if value is not None]
-        self._client.log_batch(self.run_id, tags=told)
+        self._put("tags", {key: secrets.redact(value) for key, value in tags.items() if value is not None})
 
     def end(self, state: str) -> None:
-        status = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
-        self._client.set_terminated(self.run_id, status)
+        self._put("status", _status(state))
+
+    def settle(self, patience_s: float = SETTLE_S) -> bool:
+        """Wait until MLflow shows all of it; not where it is in trouble."""
+        return self._outbox.settle(patience_s)
+
+    def close(self) -> None:
+        """Wait for what is on its way, and say what MLflow does not show yet."""
+        self._outbox.close()
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
-        """Follow files while the block lasts. A failing MLflow does not stop training meanwhile."""
+        """Follow files while the block lasts."""
         follower = Live(self)
         try:
             yield follower
@@ -167,6 +133,8 @@ class Live:
     def __init__(self, tracker: Tracker):
         self._tracker, self._over = tracker, threading.Event()
         self._paths: dict[Path, str] = {}
+        self._told: dict[Path, int] = {}
+        """How many rows of a file."""
         self._thread: threading.Thread | None = None
 
     def follow(self, path: Path, prefix: str) -> None:
@@ -182,13 +150,55 @@ class Live:
             self._thread.join()
 
     def _loop(self) -> None:
-        from mlflow.exceptions import MlflowException
-
         while not self._over.wait(EVERY_S):
             for path, prefix in [*self._paths.items()]:
-                # the shelf's file fills the gap, and raises if the store is really gone
-                with contextlib.suppress(MlflowException):
-                    self._tracker.steps(whole_rows(path), prefix)
+                rows = whole_rows(path)
+                told = self._told.get(path, 0)
+                # one that was rewritten is told anew: MLflow takes no step twice
+                self._tracker.steps(rows[told if told <= len(rows) else 0 :], prefix, kept=False)
+                self._told[path] = len(rows)
+
+
+def _status(state: str) -> str:
+    return {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
+
+
+def says_its_end(clone: Clone, record: RunRecord) -> bool:
+    """Whether what is kept of a run says under which revision it is recorded."""
+    kept = (json.loads(piece.line) for piece in outbox.pieces(_file(clone, record.name)))
+    return any(said["do"] == "tags" and said["given"].get("revision") == record.revision for said in kept)
+
+
+def tell_end(clone: Clone, record: RunRecord, tags: Mapping[str, str | None], page: Path | None) -> None:
+    """Add how a run ended that could not say so: its process was killed, or its disk was full."""
+    file = _file(clone, record.name)
+    begun = json.loads(next(outbox.pieces(file)).line)
+    told: list[tuple[str, Any]] = [
+        ("tags", {key: value for key, value in tags.items() if value is not None}),
+        ("status", _status(record.state)),
+        *([("page", str(page))] if page else []),
+    ]
+    for do, given in told:
+        outbox.append(outbox.Piece(file, json.dumps(begun | {"do": do, "given": given}) + "\n"))
+
+
+def _file(clone: Clone, run: str) -> Path:
+    return clone.state / FOLDER / f"{run}.ndjson"
+
+
+def keep_id(clone: Clone, run: str, run_id: str) -> None:
+    """Keep an MLflow run's id in the record of a run that is over."""
+    for record in records.load_all(clone):
+        if record.name == run and record.mlflow_run_id != run_id:
+            records.save(clone, record.model_copy(update={"mlflow_run_id": run_id}))
+
+
+def make_up(clone: Clone, say: Say) -> None:
+    """Tell MLflow what it could not be told before, of runs that are over; no wait where nothing is
+    left."""
+    if outbox.owed(clone, FOLDER):
+        store = Store(clone, lambda run, run_id: keep_id(clone, run, run_id))
+        Outbox(clone, FOLDER, None, store, say, "line", whole=True).close()
 
 
 def whole_rows(path: Path) -> list[Row]:
@@ -228,24 +238,21 @@ def metric_key(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "_-. :/" else "_" for letter in name)[:250]
 
 
-def run_of(client: Any, model: str, run: str) -> str | None:
-    """The id of the MLflow run that shows this run, where this store has it. A run that was made in
-    another clone may be in another store."""
-    found = client.get_experiment_by_name(model)
-    if found is None or "'" in run:
-        return None
-    hits = client.search_runs([found.experiment_id], f"tags.run = '{run}'", max_results=1)
-    return hits[0].info.run_id if hits else None
-
-
-def experiment(client: Any, clone: Clone, name: str) -> str:
-    if found := client.get_experiment_by_name(name):
-        return found.experiment_id
-    local = address(clone).startswith("sqlite:")
-    artifacts = (clone.root / "mlruns" / "artifacts").as_uri() if local else None
-    return client.create_experiment(name, artifact_location=artifacts)
-
-
-def without_password(uri: str) -> str:
-    head, at, tail = uri.rpartition("@")
-    return f"{head.split('://')[0]}://...@{tail}" if at else uri
+__all__ = [
+    "NOTE",
+    "Live",
+    "Tracker",
+    "address",
+    "client",
+    "experiment",
+    "flatten",
+    "load",
+    "make_up",
+    "metric_key",
+    "quiet",
+    "run_of",
+    "says_its_end",
+    "tell_end",
+    "whole_rows",
+    "without_password",
+]

@@ -24,6 +24,7 @@ from rft import commands, secrets
 from rft.errors import RftError, UserError, did_you_mean
 from rft.reports import Decision
 from rft.reports.base import Report
+from tasks.display import tracking
 from tasks.ledger import authorise, book, history, keys, remote, statement, verify
 from tasks.ledger.authorise import Proposal
 from tasks.ledger.book import Ledger
@@ -207,7 +208,9 @@ def approve(
                 append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
         return _outcome(ledger, waiting)
 
-    return _acting(clone, act, said)
+    outcome = _acting(clone, act, said)
+    # it is the champion already: what could not show that may answer now
+    return outcome if outcome.promoted is None else replace(outcome, problems=_shown(clone, said))
 
 
 def wanted(clone: Clone, run: str, why: str, override_dirty: bool = False, said: Say = print) -> Statement:
@@ -350,11 +353,17 @@ def _promotion(state: State, waiting: Waiting, now: str, checked: Checked) -> Pr
 
 
 def _done(clone: Clone, waiting: Waiting, standing: Standing, said: Say) -> Outcome:
-    problems = projections.reconcile(clone, said)
+    problems = _shown(clone, said)
     ledger = book.read(clone, said=said)
     waiting = ledger.state.requests[waiting.number]
     made = ledger.state.promotions[waiting.promoted[-1]] if waiting.promoted else None
-    return Outcome(waiting, made, standing, tuple(problems))
+    return Outcome(waiting, made, standing, problems)
+
+
+def _shown(clone: Clone, said: Say) -> tuple[str, ...]:
+    """Show the champion everywhere. Returns what could not be."""
+    tracking.make_up(clone, said)  # the version in MLflow's registry is linked to the run
+    return tuple(projections.reconcile(clone, said))
 
 
 def _is_champion(state: State, waiting: Waiting) -> bool:

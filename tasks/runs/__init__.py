@@ -8,6 +8,7 @@ artifacts   bytes of a recorded revision, found by hash
 origin      how a recorded run began, from its revision
 compare     two runs side by side, from their revisions
 transfer    these bytes between DVC's cache and DVC's remote
+outbox      what a run tells others, kept until they have taken it
 console     what stages print, as plain lines
 repro       one `dvc repro`, watched and never left behind
 champion    what is served now, as files

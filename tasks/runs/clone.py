@@ -7,6 +7,7 @@
     .rft/progress/    work of stages that is not safe on a shelf yet (see rft/progress.py)
     .rft/keys/        the machine key of this clone; .rft/ledger/ what it has seen of the ledger
     .rft/openlineage/ lineage events that their receiver has not taken yet, a file per run
+    .rft/mlflow/      what MLflow was not told yet, a file per run
     .rft/champion/    what is served, one file per model
     .rft/ledger.jsonl the unsigned record of earlier versions: `rft ledger import`
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
@@ -145,7 +146,7 @@ def enter() -> Clone:
         "MLFLOW_LOGGING_LEVEL": "ERROR",
         # a server that is down: seconds, not the minutes of MLflow's own seven tries
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
         "DVC_SITE_CACHE_DIR": str(clone.state / "dvc"),
     }
     for name, value in defaults.items():

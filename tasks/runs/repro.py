@@ -145,7 +145,9 @@ def dvc(tree: Path, *arguments: str) -> str:
         output = process.stdout.read()
         code = process.wait()
     if code != 0:
-        raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {output.strip()}")
+        errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
+        said = secrets.redact(" ".join(errors) or output.strip())
+        raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {said}")
     return output
 
 

@@ -80,6 +80,8 @@ class Run:
     max_hours: float | None = None
     since: float = 0.0
     """When this start of the run began, in seconds since 1970."""
+    _updating: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """MLflow's id comes from a thread."""
 
     @property
     def name(self) -> str:
@@ -110,8 +112,9 @@ class Run:
             raise Stopped(f"{where}: {stopping.BY_LIMIT}")
 
     def update(self, **changes: Any) -> None:
-        self.record = self.record.model_copy(update=changes)
-        records.save(self.clone, self.record)
+        with self._updating:
+            self.record = self.record.model_copy(update=changes)
+            records.save(self.clone, self.record)
 
     def set_param(self, section: str, key: str, value: Any) -> None:
         """Change one setting of this run, in its own params.yaml."""

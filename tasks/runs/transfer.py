@@ -29,7 +29,7 @@ LAID_OUT = "transfer-"
 def push(clone: Clone, commit: str) -> None:
     """Upload a revision's outputs, and see that they arrived. Raises InfrastructureError."""
     with _laid(clone, commit) as tree:
-        said = _dvc(tree, "push", "--quiet")
+        said = _dvc(tree, "push")
         missing = json.loads(_dvc(tree, "status", "--cloud", "--json") or "{}")
         if missing:
             names = ", ".join(sorted(missing)[:5])
@@ -41,7 +41,7 @@ def fetch(clone: Clone, at: Revision) -> None:
     if at.is_cached():
         return
     with _laid(clone, at.commit) as tree:
-        _dvc(tree, "fetch", "--quiet")
+        _dvc(tree, "fetch")
 
 
 def push_files(clone: Clone, outs: Sequence[Out]) -> None:
@@ -50,7 +50,7 @@ def push_files(clone: Clone, outs: Sequence[Out]) -> None:
         return
     with _laid(clone, "HEAD") as tree:
         pointers = [_pointer(replace(out, path=f"{out.md5}.txt"), tree) for out in outs]
-        _dvc(tree, "push", "--quiet", *pointers)
+        _dvc(tree, "push", *pointers)
         if missing := json.loads(_dvc(tree, "status", "--cloud", "--json", *pointers) or "{}"):
             names = ", ".join(sorted(missing)[:5])
             raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {names}. Push again.")
@@ -60,7 +60,7 @@ def fetch_file(clone: Clone, out: Out) -> bytes:
     """The bytes of a file, from the cache or else the remote. Raises InfrastructureError."""
     if (found := artifacts.cached(clone, out)) is None:
         with _laid(clone, "HEAD") as tree:
-            _dvc(tree, "fetch", "--quiet", _pointer(out, tree))
+            _dvc(tree, "fetch", _pointer(out, tree))
         found = artifacts.cached(clone, out)
     if found is None:
         raise InfrastructureError(f"DVC's remote does not hold {out.md5}. Fetch it from the clone that made it.")
@@ -129,5 +129,7 @@ def _dvc(tree: Path, *arguments: str) -> str:
     try:
         return repro.dvc(tree, *arguments)
     except InfrastructureError as error:
-        remedy = "Name a remote that all clones reach: dvc remote add --default NAME URL"
+        remedy = "Bring DVC's remote back, and let this user read and write it, then run the same command: it goes on"
+        if "no remote" in str(error):
+            remedy = "Name a remote that all clones reach: dvc remote add --default NAME URL"
         raise InfrastructureError(f"{error}. {remedy}") from None

@@ -23,7 +23,7 @@ from rft.errors import ConfigError, Stopped, UserError
 from tasks import ladder
 from tasks.provenance import live, openlineage
 from tasks.provenance.openlineage import Job
-from tasks.runs import records
+from tasks.runs import outbox, records
 from tasks.runs.run import Run
 
 
@@ -85,8 +85,8 @@ def catalog() -> Iterator[Catalog]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PAUSES_S", (0.01, 0.05))
-    monkeypatch.setattr(live, "END_S", 5.0)
+    monkeypatch.setattr(outbox, "PAUSES_S", (0.01, 0.05))
+    monkeypatch.setattr(outbox, "END_S", 5.0)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,12 @@ def begun(scripted: ladder_clone.Scripted, settings: config.Params) -> Iterator[
         yield run
 
 
+def folder(scripted: ladder_clone.Scripted) -> Path:
+    return scripted.clone.state / "openlineage"
+
+
 def kept(scripted: ladder_clone.Scripted) -> list[Path]:
-    return sorted(live.folder(scripted.clone).glob("*")) if live.folder(scripted.clone).exists() else []
+    return sorted(folder(scripted).glob("*")) if folder(scripted).exists() else []
 
 
 # -- a run -----------------------------------------------------------------------------------------
@@ -204,7 +208,7 @@ def test_to_a_file_each_event_is_a_line(scripted: ladder_clone.Scripted) -> None
 def test_a_dead_receiver_fails_no_run_and_the_next_run_brings_what_was_kept(
     scripted: ladder_clone.Scripted, catalog: Catalog, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(live, "END_S", 0.5)
+    monkeypatch.setattr(outbox, "END_S", 0.5)
     with begun(scripted, params(url=f"http://127.0.0.1:{dead_port()}/x")) as run, live.stage(run, "drift"):
         (run.tree / "dvc.lock").write_text("stages: {}\n")
         time.sleep(0.2)
@@ -212,14 +216,14 @@ def test_a_dead_receiver_fails_no_run_and_the_next_run_brings_what_was_kept(
     assert len(said) == 2, said
     assert "The run goes on, and events are kept in" in said[0]
     assert "4 events not taken by" in said[1]
-    assert "the next run with this setting sends them first" in said[1]
+    assert "the next run that tells it sends them first" in said[1]
     assert records.find(scripted.clone, run.name).state == "finished"
     [file] = kept(scripted)
     assert file.name == f"{run.name}.ndjson"
     assert len(file.read_text().splitlines()) == 4
     with file.open("a") as left:
         left.write('{"eventTime": "cut o')  # a process that was killed while it wrote
-    monkeypatch.setattr(live, "END_S", 5.0)
+    monkeypatch.setattr(outbox, "END_S", 5.0)
     with begun(scripted, params(url=catalog.url)) as second:
         pass
     ids = [Job("tiny", run.name).run_id, Job("tiny", second.name).run_id]
@@ -232,7 +236,7 @@ def test_a_receiver_that_comes_back_gets_all_in_order(
     scripted: ladder_clone.Scripted, catalog: Catalog, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     """The pause of an hour ends with the run."""
-    monkeypatch.setattr(live, "PAUSES_S", (0.01, 3600))
+    monkeypatch.setattr(outbox, "PAUSES_S", (0.01, 3600))
     catalog.answers = [503, 401, 503, 503]
     with begun(scripted, params(url=catalog.url)) as run, live.stage(run, "drift"):
         (run.tree / "dvc.lock").write_text("stages: [of somebody's hand")
@@ -260,7 +264,7 @@ def test_a_redirect_is_not_followed(
     scripted: ladder_clone.Scripted, catalog: Catalog, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     """A POST that is sent elsewhere becomes a GET, and the event is lost without a word."""
-    monkeypatch.setattr(live, "END_S", 0.3)
+    monkeypatch.setattr(outbox, "END_S", 0.3)
     catalog.answers = [302] * 1000
     with begun(scripted, params(url=catalog.url)):
         pass
@@ -272,7 +276,7 @@ def test_a_redirect_is_not_followed(
 def test_a_silent_receiver_delays_nothing(
     scripted: ladder_clone.Scripted, catalog: Catalog, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(live, "END_S", 0.3)
+    monkeypatch.setattr(outbox, "END_S", 0.3)
     catalog.silent.set()
     with begun(scripted, params(url=catalog.url)) as run:
         before = time.monotonic()
@@ -286,7 +290,7 @@ def test_a_silent_receiver_delays_nothing(
 def test_what_a_live_run_keeps_is_not_taken_by_another(scripted: ladder_clone.Scripted, catalog: Catalog) -> None:
     other = Job("tiny", "20260101-0000-aaaa")
     line = openlineage.line(openlineage.event("START", other, "2026-01-01T00:00:00Z", "1"))
-    file = live.folder(scripted.clone) / f"{other.run}.ndjson"
+    file = folder(scripted) / f"{other.run}.ndjson"
     file.parent.mkdir(parents=True)
     file.write_text(line)
     with records.held(records.lock(scripted.clone, other.run)), begun(scripted, params(url=catalog.url)):

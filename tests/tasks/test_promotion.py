@@ -354,17 +354,16 @@ def test_what_somebody_moved_by_hand_is_recorded_and_set_right(here: Clone) -> N
 
 
 def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, climb) -> None:
-    ids: list[str] = []
-    record = climb(begun=lambda run: ids.append(Tracker(run, "tiny").run_id))
+    record = climb(begun=lambda run: Tracker(run, "tiny", print).settle(60))
     made = people.approve(here, record.name).promoted
     assert made is not None
     version = tracking.client(here).get_model_version_by_alias("tiny", "champion")
-    assert version.run_id == ids[0]
+    assert version.run_id == record.mlflow_run_id
     tags = version.tags
     assert (tags["run"], tags["revision"], tags["entry"]) == (record.name, record.revision, made.id)
     assert tags["dvc.lock_sha256"] == Revision(here, record.revision or "").lock_sha256
     assert tags["audit"] == f"rft audit tiny@{made.number}"
-    assert tags["report"] == f"runs:/{ids[0]}/{record.name}.html"
+    assert tags["report"] == f"runs:/{record.mlflow_run_id}/{record.name}.html"
     assert version.description.startswith(f"**Champion {made.number} of tiny**, promoted {made.time} by ada: half the")
     decision = Revision(here, record.revision or "").report(reports.Decision)
     assert decision is not None
