@@ -139,18 +139,21 @@ def _drift(gate: config.Gate, drift: reports.DriftReport) -> Check:
 
 
 def _of_before(drift: reports.DriftReport) -> list[Check]:
-    """Name what production has and the test examples lack. After a refresh the challenger has
-    learned it, and nothing here measures whether it did. Only shown: the examples are frozen, and a
-    veto would stop every refresh."""
+    """Name what made the examples be renewed and the test examples lack. The challenger has learned
+    it, and nothing here measures whether it did. Only shown: the test examples are frozen, and a
+    veto would stop every refresh. What differs from the test examples alone is how the recipe keeps
+    its splits apart."""
+    if drift.verdict != "refresh":
+        return []
     drifted = [feature for feature in drift.features if feature.drifted and feature.group == "input"]
-    compared = {feature.against for feature in drift.features if feature.effect is not None}
-    side = "test" if "test" in compared else "train"  # before a refresh both are the recipe's
-    names = sorted({feature.feature for feature in drifted if feature.against == side})
+    names = {feature.feature for feature in drifted if feature.against == "train"}
+    if any(feature.against == "test" and feature.effect is not None for feature in drift.features):
+        names &= {feature.feature for feature in drifted if feature.against == "test"}
     if not names:
         return []
     detail = (
-        f"they lack what has drifted ({', '.join(names)}), so the gain is one on what production was before. Measure "
-        "it on fresh ones: another examples.block where the recipe offers blocks, else new examples"
+        f"they lack what has drifted ({', '.join(sorted(names))}), so the gain is one on what production was before. "
+        "Measure it on fresh ones: another examples.block where the recipe offers blocks, else new examples"
     )
     return [Check(name=wording.LIKE_PRODUCTION, kind="state", passed=False, value=None, decides=False, detail=detail)]
 

@@ -80,9 +80,10 @@ def test_a_clear_gain_with_nothing_worse_is_promoted() -> None:
     assert all(check.passed for check in found.checks)
 
 
-def _drifted(against: tuple[reports.Against, ...], drifted: reports.Against, feature: str = "opening") -> list[Any]:
+def _drifted(**by: bool) -> list[Any]:
+    """A feature of the input, by what it was compared with: whether it drifted."""
     one = reports.FeatureDrift(
-        feature=feature,
+        feature="opening",
         group="input",
         statistic="total_variation",
         effect=0.8,
@@ -93,15 +94,20 @@ def _drifted(against: tuple[reports.Against, ...], drifted: reports.Against, fea
         n_current=600,
         drifted=False,
     )
-    return [one.model_copy(update={"against": name, "drifted": name == drifted}) for name in against]
+    return [one.model_copy(update={"against": name, "drifted": drifted}) for name, drifted in by.items()]
 
 
-@pytest.mark.parametrize("against", [("train", "test"), ("train",)])
-def test_test_examples_of_before_the_drift_are_told_and_decide_nothing(against: tuple[reports.Against, ...]) -> None:
-    """N7: trained on the window, tested on examples that lack its new category, and no word."""
+def _after(verdict: str, **by: bool) -> Decision:
     evidence = Evidence.of(sample_reports.shelves("promote"))
-    drift = evidence.drift.model_copy(update={"features": _drifted(against, against[-1])})
-    found = replace(evidence, drift=drift).decide()
+    return replace(
+        evidence, drift=evidence.drift.model_copy(update={"verdict": verdict, "features": _drifted(**by)})
+    ).decide()
+
+
+@pytest.mark.parametrize("by", [{"train": True, "test": True}, {"train": True}])
+def test_test_examples_of_before_the_drift_are_told_and_decide_nothing(by: dict[str, bool]) -> None:
+    """N7: trained on the window, tested on examples that lack its new category, and no word."""
+    found = _after("refresh", **by)
     check = _check(found, wording.LIKE_PRODUCTION)
     assert (found.decision, check.passed, check.decides) == ("promote", False, False)
     assert "they lack what has drifted (opening)" in check.detail
@@ -109,12 +115,17 @@ def test_test_examples_of_before_the_drift_are_told_and_decide_nothing(against: 
     assert any(line.startswith("test examples like production: they lack") for line in plain.unseen(found))
 
 
-def test_test_examples_that_have_what_drifted_are_not() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
-    for features in ([], _drifted(("train", "test"), "train")):
-        drift = evidence.drift.model_copy(update={"features": features})
-        found = replace(evidence, drift=drift).decide()
-        assert wording.LIKE_PRODUCTION not in [check.name for check in found.checks]
+@pytest.mark.parametrize(
+    ("verdict", "by"),
+    [
+        ("refresh", {"train": True, "test": False}),  # fresh ones
+        ("refresh", {"train": False, "test": True}),  # kept apart by the recipe
+        ("continue", {"train": True, "test": True}),
+        ("refresh", {}),
+    ],
+)
+def test_test_examples_that_have_what_drifted_are_not(verdict: str, by: dict[str, bool]) -> None:
+    assert wording.LIKE_PRODUCTION not in [check.name for check in _after(verdict, **by).checks]
 
 
 def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> None:
