@@ -6,7 +6,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Completed
 
 from flows import extension, settings, unattended
 from rft.errors import Stopped
@@ -39,6 +39,15 @@ def _until_it_has_a_name() -> str:
     return f"retrain {flow_run.parameters.get('window') or ''}".rstrip()
 
 
+def _stopped(why: str) -> State:
+    """Say on Prefect's page that it is a success that promotes nothing. What has drifted may quote
+    conversations, and stays in this clone."""
+    return Completed(name="Stopped", message=f"stopped {why}")
+
+
+unattended.told_once()
+
+
 @flow(
     name="retrain", flow_run_name=_until_it_has_a_name, on_failure=[unattended.failed], on_crashed=[unattended.failed]
 )
@@ -50,14 +59,14 @@ def retrain(
     until: str | None = None,
     extends: str | None = None,
     blocks: int | None = None,
-) -> Decision | State | None:
+) -> Decision | State:
     """Run the ladder. `window` is a file, or a pattern whose last match by name is taken.
 
     `until` names the last stage. `extends`: a run whose candidates are looked at again, on as many
     `blocks` of test examples more (flows/extension.py); it brings settings and window.
 
-    Returns None if drift said stop, training collapsed or `until` was reached, and Cancelled with
-    the reason if `run.max_hours` or `rft cancel` stopped the run.
+    Returns a state `Stopped` with the reason if drift said stop, training collapsed or `until` was
+    reached, and Cancelled if `run.max_hours` or `rft cancel` stopped the run.
     """
     here = clone.enter()
     more = extension.of(here, extends, blocks) if extends else None
@@ -71,16 +80,16 @@ def retrain(
             drift = check_drift(run)
             if drift.verdict == "stop":
                 run.update(state="stopped", message=drift.reason)
-                return None
+                return _stopped("after drift: its report says what has drifted")
             build_examples(run, refresh=drift.verdict == "refresh")
             for stage, climb in UNTIL.items():
                 report = climb(run)
                 if isinstance(report, TrainReport) and report.collapsed:
                     run.update(state="stopped", message=report.reason, until=None)  # it did not get there
-                    return None
+                    return _stopped("before the look: training collapsed")
                 if stage == until:
                     run.update(state="stopped", message=f"stopped after {until}, as --until asked: no look was taken")
-                    return None
+                    return _stopped(f"after {until}, as --until asked")
             if more:
                 more.assert_same(run)
             register_look(run)  # the test set is opened only after this

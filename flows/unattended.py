@@ -12,6 +12,7 @@ whole, its `run.notify` is; if that cannot be either, those count with which `rf
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,25 @@ and holds none."""
 _IN_ORDER = ("interrupted", "cancelled", "paused", "stopped")
 _BLAME = {2: "the user's to fix", 3: "a server, a disk or a process failed"}
 _LONGEST = 1000
+
+
+class _Told(logging.Filter):
+    """Our own errors say who can fix what: a traceback, of the task and again of the flow, would
+    bury that in 90 lines."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, RftError):
+            record.exc_info = record.exc_text = None
+        return True
+
+
+def told_once() -> None:
+    """Have Prefect log our errors in a line."""
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, _Told) for one in logger.filters):
+            logger.addFilter(_Told())
 
 
 def remember(params: config.Params) -> None:

@@ -255,7 +255,7 @@ def _end(run: Run | None) -> None:
     live.end(run)
     if run is not None and run.tracker is not None:
         try:
-            run.tracker.tag(state=run.record.state)
+            run.tracker.tag(state=run.record.state, outcome=markdown.outcome(run.record))
             run.tracker.end(run.record.state)
             run.tracker.tag(**_lineage(run.clone, run.record))
             told = markdown.of_run(run.record, run.found)

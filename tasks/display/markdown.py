@@ -49,6 +49,18 @@ def of_run(record: RunRecord, found: Sequence[reports.Report]) -> str:
     return "\n\n".join([*blocks, *tail])
 
 
+def outcome(record: RunRecord) -> str:
+    """Say in a few words how it ended, for MLflow's list, where a run that drift stopped is
+    finished like one that promotes."""
+    if record.decision:
+        return record.decision
+    if record.state != "stopped":
+        return record.state
+    if record.verdict == "stop":
+        return "stopped after drift"
+    return f"stopped after {record.until}" if record.until else "training collapsed"
+
+
 def _headline(record: RunRecord, decision: reports.Decision | None) -> str:
     if decision:
         return f"**{decision.decision}**: {_clipped(decision.reason)}"

@@ -4,7 +4,9 @@ process."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import logging
 import signal
 import socket
 import time
@@ -18,8 +20,8 @@ import local_servers
 import psutil
 import pytest
 
-from flows import deploy
-from rft.errors import ConfigError
+from flows import deploy, unattended
+from rft.errors import ConfigError, UserError
 from tasks.runs import records
 
 
@@ -37,6 +39,25 @@ def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_pa
         with pytest.raises(ConfigError) as refused:
             deploy.schedule(tmp_path)
         assert words in str(refused.value)
+
+
+def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback() -> None:
+    unattended.told_once()
+    unattended.told_once()
+    logger, heard = logging.getLogger("prefect.flow_runs"), io.StringIO()
+    handler = logging.StreamHandler(heard)
+    logger.addHandler(handler)
+    try:
+        for error in (UserError("name a window"), ZeroDivisionError("a bug")):
+            try:
+                raise error
+            except Exception as raised:
+                logger.error("ended: %r", raised, exc_info=True)
+    finally:
+        logger.removeHandler(handler)
+    ours, _, bug = heard.getvalue().partition("ended: ZeroDivisionError")
+    assert ours == "ended: UserError('name a window')\n"
+    assert "Traceback" in bug
 
 
 @pytest.fixture

@@ -182,6 +182,10 @@ def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, m
     assert scripted.ran() == ["traffic", "drift"]
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.verdict, record.decision) == ("stopped", "stop", None)
+    tags = tracking.client(scripted.clone).get_run(record.mlflow_run_id).data.tags
+    assert tags["outcome"] == "stopped after drift", "N14: not a success like any other"
+    shown = prefect(f"SELECT state_type, state_name FROM flow_run WHERE id = '{record.flow_run_id}'")
+    assert shown == [("COMPLETED", "Stopped")]
     _mlflow_shows_the_drift(scripted, record, tmp_path)
     refused = scripted.rft("approve", record.name, "--reason", "why", *people.by("Ada"))
     assert refused.returncode == 2

@@ -3,6 +3,8 @@ that a stage said for itself."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rft import reports
@@ -93,6 +95,20 @@ def test_a_run_that_came_to_no_decision_says_where_it_is_and_quotes_no_stage(sta
     text = markdown.of_run(at, [])
     assert text.startswith(words)
     assert SAID not in text
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"state": "finished", "decision": "reject"}, "reject"),
+        ({"state": "stopped", "verdict": "stop"}, "stopped after drift"),
+        ({"state": "stopped", "until": "train"}, "stopped after train"),
+        ({"state": "stopped"}, "training collapsed"),
+        ({"state": "failed"}, "failed"),
+    ],
+)
+def test_the_outcome_in_a_list(told: dict[str, Any], words: str) -> None:
+    assert markdown.outcome(record(**told)) == words
 
 
 def test_a_stop_is_a_result() -> None:
