@@ -297,19 +297,23 @@ def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
 
 
 def _judged(settings: Any) -> Callable[[str], Awaitable[object]]:
-    """Ask a judge that answers at once."""
+    """Ask a judge that answers at once, in the call alone: nobody else's judge is to answer so."""
     import os
+    from unittest import mock
 
     from rft.grading import judge
 
-    os.environ[judge.BASE_URL] = "http://127.0.0.1:1/v1"
     body = json.dumps({"choices": [{"message": {"content": json.dumps({"steps": [], "result": 1})}}]}).encode()
 
     async def post(self: Any, payload: bytes) -> tuple[int, bytes]:
         return 200, body
 
-    judge.Judge._post = post  # type: ignore[method-assign]
-    return graded(settings)
+    async def ask(text: str) -> object:
+        place = mock.patch.dict(os.environ, {judge.BASE_URL: "http://127.0.0.1:1/v1"})
+        with place, mock.patch.object(judge.Judge, "_post", post):
+            return await graded(settings)(text)
+
+    return ask
 
 
 def _endpoint_reader() -> Reader:

@@ -267,9 +267,9 @@ class _Stage:
             if len(grades) == len(played):
                 start = honest if exploit.starts_from == "hit" else None
                 results.append(_result(exploit.name, exploit.kind, grades, scale, start))
+        targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
         # the doctor, which spares tools, has a check of its own for them
         gives_away = [] if self._spare else await giveaway.find(self._recipe, self._examples, self._tools)
-        targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
         return Preflight(
