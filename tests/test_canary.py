@@ -238,7 +238,8 @@ def make(folder: Path, url: str) -> ladder_clone.Scripted:
     grader = {"type": "endpoint", "name": "echo", "url": f"{url}/grade", "headers": {"X-Grader-Key": "env:GRADER_KEY"}}
     (scripted.root / "recipes/tiny/grader.json").write_text(json.dumps(grader))
     scripted.set_params(
-        rollout={"max_unscored_share": 1.0, "refill": 0.0},
+        rollout={"max_unscored_share": 1.0, "refill": 0.0, "max_tokens": 512},
+        policy={"server": {"kind": "chat", "url": url, "model": "parrot"}},  # which reads any tool
         tools={
             "server_url": url,
             "version": "1",
