@@ -70,7 +70,7 @@ def _tell(here: Clone, run: str) -> None:
 
     if any(run in record.name for record in records.load_all(here)):
         return
-    with contextlib.suppress(UserError):  # to approve says what is wrong with it, and why
+    with contextlib.suppress(RftError):  # to approve says what is wrong, and in which clone to mend it
         record = elsewhere.find(here, run, say)
         results.show(here, record)
         say(f"\nThat run is another clone's. Its page: {commands.command('report', record.name)}\n")

@@ -40,6 +40,7 @@ from rft import commands
 from rft.errors import UserError
 from rft.words import counted
 from tasks.runs import clone
+from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
     from rft import config, reports
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     served.refuse_other_base(params)
     with contextlib.chdir(here.root):  # recipe.path is relative to it
         rows = _rows(params, file)
-    with watched():
+    with watched(), _own_names(here, options):
         report = by_hand.measure(here, params, rows, served, written)
     console = Console(highlight=False)
     console.print(table(report))
@@ -100,6 +101,22 @@ def run(options: argparse.Namespace) -> int:
     for line in _last(report, written is not None):
         console.print(line, markup=False, soft_wrap=True)
     return 0
+
+
+@contextlib.contextmanager
+def _own_names(here: Clone, options: argparse.Namespace) -> Iterator[None]:
+    """Name the user's files in what a stage ends with: those that it read are gone by then."""
+    from tasks.runs import by_hand
+    from tasks.runs.repro import StageFailed
+
+    place = by_hand.folder(here) / "tree" / BESIDE
+    try:
+        yield
+    except StageFailed as failed:
+        message = str(failed)
+        for name, given in {"tools.py": options.tools, "grader.json": options.grader}.items():
+            message = message.replace(str(place / name), given) if given else message
+        raise StageFailed(message, failed.exit_code) from None
 
 
 def _recipe(options: argparse.Namespace) -> dict[str, str] | None:

@@ -173,5 +173,9 @@ def test_rows_a_grader_and_tools_are_enough(clone: Clone, chat: str, tmp_path: P
     assert "1 call" in done.stdout or "0 calls" in done.stdout
     assert records.load_all(clone) == []
     assert clone.git("status", "--porcelain") == "", "nothing was left in the user's tree"
+    (tmp_path / "wrong.py").write_text("")
+    wrong = [*options[:-1], str(tmp_path / "wrong.py"), *(part for one in settings for part in ("--set", one))]
+    refused = rft(clone, "baseline", *wrong)
+    assert (refused.returncode, f"stage baseline: {tmp_path / 'wrong.py'}: has no TOOLS" in refused.stderr) == (2, True)
     shown = rft(clone, "rollouts", "--here", "--stage", "baseline", "--where", "num_tool_calls > 0", "-n", "2")
     assert "2 of " in shown.stdout, shown.stderr
