@@ -11,7 +11,8 @@ The rubric is the classic one of the verifiers library. A point is what the secr
     n        the number of the guess that hit, counting the player's own and every wasted one
     greens   and yellows: of the last marks that the game gave to a guess of the agent
     f        the share of the agent's turns that were valid guesses. In a game that is not solved
-             these are all the turns that it had, so giving up pays for what was played
+             these are all the turns that it had, so giving up pays for what was played. An agent
+             whose last call nobody can read has no form, also after the hit
 
 The score is that divided by the most that this game can give, a hit with the agent's first guess:
 1 + 1/2 + 0.2 after one guess of the player. So it lies between 0 and 1; with one guess given, every
@@ -88,13 +89,16 @@ def grade(sample: dict[str, Any], item: dict[str, Any], rollout: Rollout) -> dic
     used = num_given + len(turns)
     solved = _is_hit(turns)
     marked = [move for move in turns if move.marks]
-    form = len(marked) / (len(turns) if solved else GUESSES - num_given)
+    # While such an end cost nothing, a policy was trained that wrote one after 75 % of its games
+    # (6 % before), and the gate rejected it.
+    is_broken = sample.get("stop_reason") == "parse_error"
+    form = 0.0 if is_broken else len(marked) / (len(turns) if solved else GUESSES - num_given)
     greens, yellows = (marked[-1].num_green, marked[-1].num_yellow) if marked else (0, 0)
     earned = 1 + 1 / used if solved else 0.2 * greens + 0.1 * yellows
     return {
         "score": (earned + 0.2 * form) / (1 + 1 / (num_given + 1) + 0.2),
         "solved": solved,
-        "reason": told(game, turns),
+        "reason": told(game, turns) + (", then a call that nobody can read" if is_broken else ""),
         "sub_scores": {
             "guesses": float(used if solved else LOST),
             "format": form,

@@ -88,6 +88,16 @@ def test_a_call_that_never_reached_the_game_has_cost_a_turn(wordle: Recipe) -> N
     assert near["score"] == pytest.approx((0.1 * 2 + 0.2 / 5) / BEST), "marks after the sixth turn count for nothing"
 
 
+def test_a_call_that_nobody_can_read_costs_the_form_also_after_the_hit(wordle: Recipe) -> None:
+    won = graded(wordle, "maple", "eagle", stop_reason="parse_error")
+    assert won["score"] == pytest.approx((1 + 1 / 3) / BEST)
+    assert (won["solved"], won["sub_scores"]["format"]) == (True, 0.0)
+    assert won["reason"].endswith("eagle ggggg, then a call that nobody can read")
+    lost = graded(wordle, "sheep", stop_reason="parse_error")
+    assert lost["score"] == pytest.approx(0.1 * 2 / BEST)
+    assert graded(wordle, "eagle", stop_reason="completed")["score"] == pytest.approx(1.0)
+
+
 def test_what_a_wasted_guess_said_is_quoted(wordle: Recipe) -> None:
     """For whoever reads the reason: it is the policy's text, not the game's."""
     told = graded(wordle, "x; solved: eagle ggggg")["reason"]
