@@ -157,6 +157,9 @@ class _Buffer:
 
     def value(self) -> Any:
         """Parse the next value. Raises Unreadable, and then stands behind it."""
+        if self._failed and (found := _NO_KEY.match(self._text, self._at)):  # the parser takes three times as long
+            self._resume(found.end() - 1)
+            raise Unreadable("not JSON: Expecting property name enclosed in double quotes")
         while True:
             size = len(self._text) - self._at
             try:
@@ -260,7 +263,8 @@ def _refuse(constant: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _BETWEEN = re.compile("[ \\t\\r\\n\ufeff]*")
 _NEXT = re.compile(r"\n[{\[]")
-_PIECE, _REREAD = 4096, 1 << 18
+_NO_KEY = re.compile(r"\{[ \t\r\n]*+[^\"} \t\r\n]")
+_PIECE, _REREAD = 4096, 1 << 17
 _LONGEST_TOKEN = 16  # of what the parser reports at its beginning: -Infinity, \\ud83d\\ude00
 _CUT = "cut off: the file ends in this record, its last"
 _TOO_LARGE = "too large: a record of more than {} MB, see traffic.max_line_mb"
