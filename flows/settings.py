@@ -52,6 +52,13 @@ def ungated(
     return config.parse(raw, _named(clone, file))
 
 
+def of_import(path: Path, where: str) -> config.Params:
+    """Read the settings of an agent that was just imported, whose margins are not filled in yet."""
+    raw = config.read_sections(path, where)
+    raw.setdefault("gate", config.read_sections(TEMPLATE / "params.yaml", "params.yaml")["gate"])
+    return config.parse(raw, where)
+
+
 def of_file(path: Path, overrides: Iterable[str] = (), where: str = "") -> config.Params:
     """Read one file. `where` is its name in messages."""
     raw = config.read_sections(path, where or str(path))

@@ -47,6 +47,7 @@ checks that.
     doctor                     finds what would go wrong, before any compute is spent
     page                       the one-page HTML report of a run, and that of an audit
     export                     an agent in a folder, to be served elsewhere
+    bridges                    jobs, rows and graders of other services, as an agent folder
 
 `rft.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made on a
 laptop.

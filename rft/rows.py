@@ -151,6 +151,11 @@ def find(row: Mapping[str, Any], path: str | None) -> Any:
     return value
 
 
+def has(row: Mapping[str, Any], path: str) -> bool:
+    """Whether a row has this key or dotted path."""
+    return find(row, path) is not _ABSENT
+
+
 def sha256(some: Iterable[Example]) -> str:
     """Hash the bytes of their lines, in order. For a whole split this is its file's hash."""
     return hashlib.sha256("".join(f"{row.line}\n" for row in some).encode()).hexdigest()
@@ -160,7 +165,7 @@ def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
     """Raises ConfigError for a key of `examples.keys` that no row has."""
     parsed = [row.row() for row in rows]
     for word, path in keys.model_dump(exclude_none=True).items():
-        if not parsed or any(find(row, path) is not _ABSENT for row in parsed):
+        if not parsed or any(has(row, path) for row in parsed):
             continue
         problem = f"examples.keys.{word} = {path!r} names nothing: no row of {where} has it."
         raise ConfigError(f"params.yaml: {problem} {did_you_mean(path, _paths(parsed[0]))}")

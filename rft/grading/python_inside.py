@@ -7,6 +7,9 @@ on stdin, and reads one JSON object from stdout:
     {"no_number": "a str, 'good'"}             it returned something else
     {"raised": "KeyError: 'price' (line 4)"}   it, or the source around it, raised
 
+The source is a module named `grader` while it runs: dataclasses and pydantic models with postponed
+annotations, pickle and `inspect` look their module up.
+
 What the source prints goes to stderr, so that it cannot be taken for the verdict. Only the process
 that was started replies: a child that returns from `grade` as well says nothing.
 """
@@ -15,11 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import linecache
 import math
 import os
 import sys
 import traceback
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 SOURCE = "<grader>"
@@ -44,9 +48,10 @@ def graded(source: str, body: dict[str, Any]) -> dict[str, Any]:
     """Run the source, call its function, and say what became of it."""
     try:
         code: CodeType = compile(source, SOURCE, "exec")
-        names: dict[str, Any] = {"__name__": "grader", "__builtins__": __builtins__}
-        exec(code, names)
-        value = names["grade"](body["sample"], body["item"])
+        module = sys.modules["grader"] = ModuleType("grader")
+        linecache.cache[SOURCE] = len(source), None, source.splitlines(keepends=True), SOURCE
+        exec(code, module.__dict__)
+        value = module.__dict__["grade"](body["sample"], body["item"])
     except BaseException as error:  # SystemExit too: it is no verdict
         return {"raised": _said(error)}
     return _read(value)

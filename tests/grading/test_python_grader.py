@@ -105,6 +105,24 @@ class TestInASandbox:
         grade, _ = asyncio.run(play(Case("", whole, "Paris", 0.75, PARIS)))
         assert grade == Scored(0.75, GradeStatus.ok, False, {"exact": 1.0, "near": 0.5}, grade.explanation)
 
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "from __future__ import annotations\nfrom dataclasses import dataclass, field\n@dataclass\nclass Turn:\n"
+            "    text: str\n    seen: list[str] = field(default_factory=list)\n"
+            "def grade(sample, item): return float(Turn(sample['output_text']).text == 'Paris')",
+            "from __future__ import annotations\nfrom pydantic import BaseModel\nclass Inner(BaseModel):\n    n: int\n"
+            "class Outer(BaseModel):\n    inner: Inner\ndef grade(sample, item): return Outer(inner={'n': 1}).inner.n",
+            "import pickle\nclass Kept: pass\ndef grade(sample, item): return 1.0 if pickle.dumps(Kept()) else 0.0",
+            "import inspect\ndef grade(sample, item): return float('inspect.getsource' in inspect.getsource(grade))",
+            "from rapidfuzz import fuzz\ndef grade(sample, _): return fuzz.ratio('Paris', sample['output_text']) / 100",
+        ],
+        ids=["dataclass", "pydantic", "pickle", "inspect", "rapidfuzz"],
+    )
+    def test_a_source_is_a_module_as_it_is_elsewhere(self, source: str):
+        (grade,) = grades(({"type": "python", "source": source}, "Paris"))
+        assert grade.score == 1.0, grade.explanation
+
     def test_a_score_beyond_an_undeclared_range_stops_the_stage(self):
         with pytest.raises(ConfigError, match="gave the score 5"):
             grades((python("return 5"), "x"))

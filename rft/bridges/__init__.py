@@ -1,0 +1,52 @@
+"""Reads what people take out of other services, and writes it as an ordinary agent folder: rows,
+grader, tools and settings that run without a line of Python being written.
+
+    rft new recipes/mine --from openai:job.json --files exported
+
+A format is read by a module of its own, which returns an `Imported`. What has no counterpart here
+becomes a note with its place and consequence; what would change a score is refused. Nothing is
+dropped without a word, and no foreign 0 that hides an error is taken over.
+
+    imported.py    what a format comes to: rows by split, grader, settings, notes, logged traffic
+    foreign.py     reading the files of others: whole JSON, or an error that names line and remedy
+    openai.py      a fine-tuning job of OpenAI or Azure with its files
+    bedrock.py     a customization job of Amazon Bedrock with its files and the Lambda that grades
+    grader.py      a grader.json alone
+    splits.py      a test split that is missing, cut from training rows by a hash of their inputs
+    scales.py      range and chance of a grader, where they follow from it
+    agent.py       writes the folder
+
+No other room imports this one: once written, the folder is like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rft.bridges import bedrock, grader, openai
+from rft.bridges.agent import written
+from rft.bridges.imported import Imported, Note
+from rft.errors import UserError, did_you_mean
+
+KINDS: dict[str, Callable[[Path, Path | None], Imported]] = {
+    "openai": openai.read,
+    "azure": openai.read,
+    "bedrock": bedrock.read,
+    "grader": grader.read,
+}
+"""What stands before the colon of --from -> what reads the file behind it, with the folder of
+--files."""
+
+
+def read(source: str, files: Path | None) -> Imported:
+    """Read `KIND:PATH`. Raises UserError or ConfigError naming file, line, key and remedy."""
+    kind, colon, place = source.partition(":")
+    if not colon or kind not in KINDS:
+        raise UserError(f"--from {source}: begin with the format, such as openai:job.json. {did_you_mean(kind, KINDS)}")
+    if not place:
+        raise UserError(f"--from {source}: names no file. Write {kind}:FILE.")
+    return KINDS[kind](Path(place), files)
+
+
+__all__ = ["KINDS", "Imported", "Note", "read", "written"]

@@ -1,0 +1,211 @@
+"""Writes an imported agent as a folder like any other: it is read by recipe.py and params.yaml, and
+knows nothing of where it came from but README.md and bridge.json.
+
+    rows/SPLIT.jsonl    the rows, byte for byte
+    examples.py         reads them
+    tools.py            functions of its own, if the format has any
+    grader.json         the grader as data
+    exploits.jsonl      empty and generic answers, which no grader may accept
+    params.yaml         settings; the margins of the gate stand there as comments, to be filled
+    bridge.json         what was read, with hashes, and what has no counterpart
+    README.md           the same for people, and what is left to do
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from rft import rows
+from rft.bridges import scales, splits
+from rft.bridges.imported import SPLITS, Imported, Note
+from rft.config import Keys, graders
+from rft.rows import Line
+from rft.types import Split
+
+EXAMPLES = '''\
+"""The rows that were imported, byte for byte: rows/train.jsonl, validation.jsonl and test.jsonl."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from rft import rows
+
+
+class Options(BaseModel):
+    """There are none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def examples(options: Options, split: str, count: int, seed: int) -> list[rows.Line]:
+    """Return so many rows of a split, in an order that the seed decides."""
+    found = rows.lines(Path(__file__).parent / "rows" / f"{split}.jsonl")
+    random.Random(f"{split} {seed}").shuffle(found)
+    return found[:count]
+'''
+NO_TOOLS = '"""No functions of its own: tools.endpoints in params.yaml has the tools."""\n\nTOOLS = []\n'
+GENERIC = {
+    "empty": "",
+    "blank": " ",
+    "I do not know": "I don't know.",
+    "yes": "Yes",
+    "zero": "0",
+    "one": "1",
+    "an empty object": "{}",
+    "an empty list": "[]",
+    "not available": "N/A",
+    "done": "The task is done.",
+}
+"""Name -> an answer that is worth nothing."""
+GATE = """\
+# gate:                          # TO FILL before `rft run`, because no margin has a default: what would convince you?
+#   alpha: 0.05                  # noise is promoted in at most 5 % of histories of ...
+#   looks: 5                     # ... so many runs on one test set
+#   min_gain:                    # share of the grader's range that a challenger must gain, such as 0.05
+#   max_greedy_loss:             # such as 0.02
+#   max_calls_p95_increase:      # tool calls, such as 1
+#   max_tokens_increase:         # share, such as 0.25
+#   max_turns_p95_increase:      # such as 1
+#   max_unreadable_increase:     # share of rollouts, such as 0.02
+#   max_unscored_increase:       # such as 0.01
+#   max_hack_rate:               # such as 0.03
+#   require_hack_source: false
+#   max_slice_loss:              # such as 0.05
+#   min_slice: 20
+#   max_unscored_share:          # such as 0.02
+#   max_latency_increase:        # share, such as 0.25
+#   latency_decides: false
+#   require_drift: [continue, refresh]
+#   prompt_only_margin: 0.0
+#   seed: 0
+"""
+
+
+def written(imported: Imported, folder: Path, inside: str, name: str, declared: dict[str, Any]) -> list[str]:
+    """Write the folder, and return in words what came and what is left to do. `inside`: its place
+    in the clone. `declared`: range, chance and pass_threshold that the user gave.
+
+    Raises UserError and ConfigError for what cannot be imported; the folder is then incomplete.
+    """
+    for line in (line for lines in imported.rows.values() for line in lines):
+        rows.read(line, Keys(), "Fix the row, or leave it out.")
+    found, said = splits.cut(imported.rows)
+    splits.overlap(found)
+    grader, to_fill = _graded(imported, found, declared)
+    every = [line for split in SPLITS for line in found[split]]
+    key = imported.target or (scales.target(grader, every) if grader else None)
+    files = {f"rows/{split}.jsonl": _bytes(found[split]) for split in SPLITS} | imported.beside
+    files["examples.py"] = EXAMPLES.encode()
+    files["tools.py"] = (imported.tools or NO_TOOLS).encode()
+    if grader is not None:
+        files["grader.json"] = _json(grader)
+    files["exploits.jsonl"] = b"".join(_line(name, text) for name, text in GENERIC.items())
+    files["params.yaml"] = _params(imported, found, inside, name, key).encode()
+    notes = [*imported.notes, *([] if key else [Note("rows", _NO_TARGET)])]
+    told = [*said, *(f"{split}: {len(found[split])} rows" for split in SPLITS if imported.rows.get(split) and not said)]
+    to_fill = [
+        *to_fill,
+        *imported.to_fill,
+        *(f"export {each}=... (a header that held a secret)" for each in imported.secrets),
+    ]
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name.startswith("rows/")}
+    files["bridge.json"] = _json({"from": imported.origin, "rows": hashes, "notes": [note._asdict() for note in notes]})
+    files["README.md"] = _readme(imported, notes, told, to_fill, name).encode()
+    for place, content in files.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_bytes(content)
+    if imported.traffic:
+        said.append(f"traffic: {len(imported.traffic)} logged conversations")
+    return [
+        imported.origin,
+        *told,
+        *(f"Not taken over: {note.place}: {note.consequence}" for note in notes),
+        *(f"To fill: {one}" for one in to_fill),
+    ]
+
+
+_NO_TARGET = "no key is known that holds the target. Named in examples.keys.target, it lets the preflight check targets"
+_ASK = "grader.json: 'range': the lowest and the highest score are not known. {} Add --range LOW HIGH, or edit the file"
+
+
+def _graded(
+    imported: Imported, found: dict[Split, list[Line]], declared: dict[str, Any]
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the grader with what follows from it and what the user declared, and what to fill."""
+    if imported.grader is None:
+        return None, ["grader.json: what an answer is worth (docs/graders.md)"]
+    raw: dict[str, Any] = dict(imported.grader) | declared
+    grader = graders.read(raw, "the grader")
+    every = [line for lines in found.values() for line in lines]
+    to_fill = [f"grader.json: {remark}" for remark in grader.remarks]
+    if (ends := scales.follows(grader)) is None:
+        to_fill.append(_ASK.format("Left as it is, 0 and 1 count, and another score stops the stage."))
+    elif not grader.declares_range and ends != (0.0, 1.0):
+        raw["range"] = list(ends)
+    if "chance" not in raw and (luck := scales.chance(grader, every)):
+        raw["chance"] = luck
+    graders.read(raw, "the grader")
+    return raw, to_fill
+
+
+def _bytes(lines: Sequence[Line]) -> bytes:
+    return "".join(f"{line.text}\n" for line in lines).encode()
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def _line(name: str, text: str) -> bytes:
+    return (json.dumps({"name": name, "kind": "generic", "turns": [text]}) + "\n").encode()
+
+
+def _params(imported: Imported, found: dict[Split, list[Line]], inside: str, name: str, target: str | None) -> str:
+    """Write params.yaml: our sections first, then those of the format."""
+    sections: dict[str, Any] = {
+        "recipe": {"path": inside},
+        "traffic": {"file": f"data/inbox/{name}/*.jsonl"},
+        "examples": {split: len(found[split]) for split in SPLITS}
+        | {"disjoint_targets": False}
+        | ({"keys": {"target": target}} if target else {}),
+        "rollout": {"max_turn_tokens": 1024},
+        "baseline": {"examples": min(len(found["validation"]), 96)},
+    }
+    for section, values in imported.settings.items():
+        sections[section] = sections.get(section, {}) | cast(dict[str, Any], values)
+    dumped = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, width=100)
+    head = f"# {imported.origin}. docs/params.md explains every key.\n"
+    return head + POLICY + dumped + GATE
+
+
+POLICY = """\
+# policy:                        # TO FILL: the model to train, a hub id or a folder (docs/models.md)
+#   model: Qwen/Qwen3-4B
+"""
+
+
+def _readme(imported: Imported, notes: Sequence[Note], told: Sequence[str], to_fill: Sequence[str], name: str) -> str:
+    parts = [f"# {name}\n\n{imported.origin}, imported.\n\n", *(f"- {one}\n" for one in told)]
+    if notes:
+        parts.append("\n## What has no counterpart\n\n| where | what follows |\n|---|---|\n")
+        parts += [f"| {_cell(note.place)} | {_cell(note.consequence)} |\n" for note in notes]
+    parts.append("\n## What is left to do\n\n- params.yaml: `policy` and the margins of `gate`\n")
+    parts += [f"- {one}\n" for one in to_fill]
+    return "".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+__all__ = ["written"]

@@ -1,0 +1,166 @@
+"""Reads a reinforcement fine-tuning job of Amazon Bedrock: the request of
+CreateModelCustomizationJob or the answer of GetModelCustomizationJob (shapes: botocore's service
+model), with what it names in the folder of --files:
+
+    trainingDataConfig.s3Uri, validationDataConfig.validators[].s3Uri
+                        files of the same name: rows with `messages` and own keys
+    graderConfig.lambdaGrader.lambdaArn
+                        NAME.py or lambda_function.py, the source with `lambda_handler`. tools.py
+                        calls it with the event that Bedrock sends: a list of one rollout
+    rftConfig.hyperParameters
+                        batchSize, epochCount, trainingSamplePerPrompt, evalInterval -> train;
+                        inferenceMaxTokens -> rollout
+
+The handler is the owner's own code, so it runs where a recipe's tools do. What it raises leaves the
+rollout unscored; where it catches an error and returns 0, nobody can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rft import rows
+from rft.bridges import foreign, splits
+from rft.bridges.imported import Imported, Note
+from rft.errors import UserError
+from rft.rows import Line
+from rft.types import Split
+
+TOOLS = '''\
+"""Grades by the Lambda function that came with the job: lambda_function.py, called in this process
+with the event that Bedrock sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import lambda_function
+
+TOOLS = []
+
+
+def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
+    """Return the aggregate score, and the metrics as sub-scores."""
+    answer = {"role": "assistant", "content": sample["output_text"]}
+    event = {"id": "rollout", **item, "messages": [*item["messages"], answer]}
+    [found] = lambda_function.lambda_handler([event], None)
+    metrics = {metric["name"]: float(metric["value"]) for metric in found.get("metrics_list") or []}
+    return {"score": found["aggregate_reward_score"], "sub_scores": metrics}
+'''
+_KNOWN = {"customizationType", "customizationConfig", "trainingDataConfig", "validationDataConfig"}
+_RECORD = (
+    {"jobArn", "jobName", "outputModelName", "outputModelArn", "clientRequestToken", "roleArn", "status"}
+    | {"statusDetails", "failureMessage", "creationTime", "lastModifiedTime", "endTime", "outputDataConfig"}
+    | {"outputModelKmsKeyArn", "trainingMetrics", "validationMetrics", "customModelName", "customModelKmsKeyId"}
+    | {"jobTags", "customModelTags", "ResponseMetadata"}
+)
+"""What belongs to the account, or is a record of the job."""
+_WHY = {
+    "baseModelIdentifier": "name a model of your own in policy.model of params.yaml",
+    "baseModelArn": "name a model of your own in policy.model of params.yaml",
+    "learningRate": "belongs to another model; train.lr has a default by the model's width",
+    "reasoningEffort": "is the hosted model's; a model's own switch is in policy.template_arguments",
+    "maxPromptLength": "no row is left out for its length; rollout.max_tokens is the limit of the whole context",
+    "vpcConfig": "there is no network of the service",
+}
+
+
+def read(path: Path, files: Path | None) -> Imported:
+    """Raises UserError naming file, line, key and remedy."""
+    job, where = foreign.json_object(path), path.name
+    if job.get("customizationType") != "REINFORCEMENT_FINE_TUNING":
+        raise UserError(
+            f"{where}: customizationType is {job.get('customizationType')!r}. Only REINFORCEMENT_FINE_TUNING can be "
+            "imported."
+        )
+    tuning = _inner(job, where, "customizationConfig", "rftConfig")
+    arn = _inner(tuning, where, "graderConfig", "lambdaGrader").get("lambdaArn")
+    if not isinstance(arn, str):
+        raise UserError(f"{where}: rftConfig.graderConfig.lambdaGrader.lambdaArn is missing. It names the grader.")
+    if files is None:
+        raise UserError(f"{where}: names files in S3 and a Lambda function. Add --files FOLDER with both.")
+    found: dict[Split, list[Line]] = {"train": _rows(job.get("trainingDataConfig"), "trainingDataConfig", files, where)}
+    validators = (job.get("validationDataConfig") or {}).get("validators") or []
+    if len(validators) > 1:
+        raise UserError(f"{where}: validationDataConfig has {len(validators)} validators. Leave one of them.")
+    if validators:
+        found["validation"] = _rows(validators[0], "validationDataConfig.validators[0]", files, where)
+    settings, notes = _settings(tuning.get("hyperParameters") or {}, len(splits.cut(found)[0]["train"]), where)
+    notes = [
+        *(_note(where, key, value) for key, value in job.items() if key not in _KNOWN | _RECORD and value),
+        *notes,
+        Note(
+            "lambda_function.py", "an error that it turns into 0 stays a 0: let it raise, and the rollout is unscored"
+        ),
+    ]
+    return Imported(
+        origin=f"Bedrock job {job.get('jobName') or path.name}",
+        rows=found,
+        grader={"type": "endpoint", "name": "lambda", "url": "{tool_server}/grade"},
+        settings=settings,
+        tools=TOOLS,
+        beside={"lambda_function.py": _handler(arn, files, where)},
+        notes=tuple(notes),
+    )
+
+
+def _inner(value: Mapping[str, Any], where: str, *keys: str) -> dict[str, Any]:
+    found: Any = value
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: {'.'.join(keys)} is missing. A job of reinforcement fine-tuning has it.")
+    return found
+
+
+def _rows(source: Any, key: str, files: Path, where: str) -> list[Line]:
+    address = source.get("s3Uri") if isinstance(source, dict) else None
+    if not isinstance(address, str):
+        raise UserError(f"{where}: {key}.s3Uri is missing. Rows from invocation logs cannot be imported: write a file.")
+    file = files / address.rpartition("/")[2]
+    if not file.is_file():
+        raise UserError(f"{where}: {key}.s3Uri is {address!r}, and {files} has no {file.name}. Copy it there.")
+    found = rows.lines(file)
+    if not found:
+        raise UserError(f"{file}: has no rows. A row is a JSON object with `messages`.")
+    return found
+
+
+def _handler(arn: str, files: Path, where: str) -> bytes:
+    name = arn.split(":function:")[-1].split(":")[0]
+    for file in (files / f"{name}.py", files / "lambda_function.py"):
+        if file.is_file():
+            source = foreign.text(file)
+            if "def lambda_handler" not in source:
+                raise UserError(f"{file}: defines no lambda_handler(event, context), which Bedrock calls. Add it.")
+            return source.encode()
+    raise UserError(f"{where}: the grader is {arn}, and {files} has no {name}.py or lambda_function.py. Download it.")
+
+
+def _settings(given: Mapping[str, Any], num_rows: int, where: str) -> tuple[dict[str, Any], list[Note]]:
+    train: dict[str, Any] = {}
+    settings: dict[str, Any] = {"train": train}
+    notes: list[Note] = []
+    batch = int(given.get("batchSize") or 8)
+    for key, value in given.items():
+        match key:
+            case "batchSize":
+                train["examples_per_step"] = batch
+            case "epochCount":
+                train["steps"] = math.ceil(int(value) * num_rows / batch)
+            case "trainingSamplePerPrompt":
+                train["group_size"] = int(value)
+            case "evalInterval":
+                train["validate_every"] = int(value)
+            case "inferenceMaxTokens":
+                settings["rollout"] = {"max_turn_tokens": int(value)}
+            case _:
+                notes.append(_note(where, key, value))
+    return settings, notes
+
+
+def _note(where: str, key: str, value: Any) -> Note:
+    return Note(f"{where}: {key}", f"{str(value)[:80]!r} {_WHY.get(key, 'is not known here, and has no effect')}")

@@ -1,0 +1,270 @@
+"""Reads a reinforcement fine-tuning job of OpenAI or Azure: the body that created it, or the job
+object that the service returns, with the files that it names.
+
+    grader             grader.json, as it is
+    training_file, validation_file
+                       rows by split; ids are found in the folder of --files. A test split is cut
+    tools              tools.endpoints: name, address, headers; schemas stay in the rows, or come
+                       from the job where it has them
+    response_format    rollout.response_format
+    max_episode_steps  rollout.max_tool_calls, and one turn more for the answer
+    hyperparameters    batch_size, n_epochs, compute_multiplier, eval_interval -> train;
+                       "auto" is our default
+    seed               train.seed
+
+Spellings of earlier previews are read too (`rft`, `url` for `server_url`), as the contract's
+reference lists them. Any other key becomes a note. Values of headers never reach a file: a variable
+of the environment takes their place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rft import rows
+from rft.bridges import foreign, splits
+from rft.bridges.imported import Imported, Note
+from rft.config import graders
+from rft.errors import UserError
+from rft.rows import Line
+from rft.types import Split
+
+_METHODS = ("rft", "reinforcement")
+_RECORD = frozenset(
+    {"object", "id", "created_at", "estimated_finish", "finished_at", "error", "status", "organization_id"}
+    | {"result_files", "trained_tokens", "usage_metrics", "shared_with_openai", "eval_id", "user_provided_suffix"}
+    | {"fine_tuned_model"}
+)
+"""What a service writes about a job of its own."""
+_AUTO = "auto"
+_WHY: dict[str, str] = {
+    "model": "that model is not served elsewhere. Name one in policy.model of params.yaml",
+    "suffix": "models are named by their run here",
+    "metadata": "is not kept with a run; bridge.json names the job",
+    "integrations": "metrics go to MLflow",
+    "learning_rate_multiplier": "multiplies a rate that is not published; train.lr has a default of its own",
+    "reasoning_effort": "is the hosted model's; a model's own switch is in policy.template_arguments",
+    "eval_samples": "one greedy rollout of each validation example is played in training",
+    "trainingType": "is Azure's choice of a region",
+}
+_OTHER = "is not known here, and has no effect"
+
+
+def read(path: Path, files: Path | None) -> Imported:
+    """Raises UserError and ConfigError naming file, line, key and remedy."""
+    job, where = foreign.json_object(path), path.name
+    method = _reinforcement(job, where)
+    if "grader" not in method:
+        raise UserError(f"{where}: method.reinforcement.grader is missing. A job without a grader cannot be imported.")
+    secrets: list[str] = []
+    grader = _grader(method["grader"], f"{where}: grader", secrets)
+    found = dict(_rows(job, where, files))
+    tools = [_endpoint(tool, f"{where}: tools[{n}]", secrets) for n, tool in enumerate(method.get("tools") or [])]
+    _check_tools({tool["name"]: "parameters" in tool for tool in tools}, found)
+    settings, notes = _settings(method, len(splits.cut(found)[0]["train"]), where)
+    if tools:
+        settings["tools"] = {"endpoints": tools}
+    if isinstance(job.get("seed"), int):
+        settings.setdefault("train", {})["seed"] = job["seed"]
+    known = {"training_file", "validation_file", "method", "seed", *_METHODS, "hyperparameters"}
+    notes = [*_notes(job, known | _RECORD, where), *notes]
+    return Imported(
+        origin=f"Job {job.get('id') or path.name} of {_named(job)}",
+        rows=found,
+        grader=grader,
+        settings=settings,
+        notes=tuple(notes),
+        secrets=tuple(secrets),
+    )
+
+
+def _named(job: Mapping[str, Any]) -> str:
+    model = job.get("model")
+    return model if isinstance(model, str) else "an unnamed model"
+
+
+def _reinforcement(job: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings of the method, whatever spelling of the preview they have."""
+    method = job.get("method")
+    kind = method.get("type") if isinstance(method, Mapping) else method
+    block = job.get("rft") or job.get("reinforcement")
+    if kind is None:
+        kind = "reinforcement" if block else "supervised"
+    if kind not in _METHODS:
+        raise UserError(
+            f"{where}: method.type is {kind!r}. Only a job of reinforcement fine-tuning can be imported. For "
+            "demonstrations, see train.algorithm: supervised in docs/params.md."
+        )
+    inner = (method.get("reinforcement") or method.get("rft")) if isinstance(method, Mapping) else None
+    found = inner or block
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: method.reinforcement is missing. It holds the grader.")
+    if isinstance(job.get("hyperparameters"), dict):  # where early clients wrote them
+        found = {"hyperparameters": job["hyperparameters"]} | found
+    return found
+
+
+# -- rows ------------------------------------------------------------------------------------------
+def _rows(job: Mapping[str, Any], where: str, files: Path | None) -> Iterator[tuple[Split, list[Line]]]:
+    if not isinstance(job.get("training_file"), str):
+        raise UserError(f"{where}: training_file is {job.get('training_file')!r}, expected the id of a file.")
+    files_of: dict[str, Split] = {"training_file": "train", "validation_file": "validation"}
+    for key, split in files_of.items():
+        named = job.get(key)
+        if named is None:
+            continue
+        file = foreign.file_of(named, key, files, where)
+        lines = rows.lines(file)
+        if not lines:
+            raise UserError(f"{file}: has no rows. A row is a JSON object with `messages`.")
+        yield split, lines
+
+
+def _check_tools(endpoints: Mapping[str, bool], found: Mapping[Split, list[Line]]) -> None:
+    """Raises UserError for a tool that a row offers and the job has no address of. `endpoints`:
+    name -> whether the job has its schema."""
+    for line in (line for lines in found.values() for line in lines):
+        try:
+            row = json.loads(line.text)
+        except ValueError:
+            continue  # rows.read names it
+        for tool in row.get("tools") or [] if isinstance(row, dict) else []:
+            name = _name_of(tool)
+            if name not in endpoints:
+                raise UserError(
+                    f"{line.where}: offers the tool {name!r}, and the job has no address of it. Add it to tools of the "
+                    f"job, or take it out of the row. {_known(endpoints)}"
+                )
+
+
+def _known(endpoints: Mapping[str, bool]) -> str:
+    return f"The job's tools are {', '.join(endpoints)}." if endpoints else "The job has no tools."
+
+
+def _name_of(tool: Any) -> str:
+    inner = tool.get("function", tool) if isinstance(tool, dict) else {}
+    return str(inner.get("name")) if isinstance(inner, dict) else ""
+
+
+# -- tools and grader ------------------------------------------------------------------------------
+def _endpoint(tool: Any, where: str, secrets: list[str]) -> dict[str, Any]:
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+        raise UserError(f"{where}: has no name. A tool is {{name, server_url, headers}}.")
+    address = tool.get("server_url") or tool.get("url")
+    if not isinstance(address, str):
+        raise UserError(f"{where}: {tool['name']} has no server_url. Write the address to which calls are posted.")
+    found: dict[str, Any] = {"name": tool["name"], "server_url": address}
+    if headers := _headers(tool.get("headers"), tool["name"], where, secrets):
+        found["headers"] = headers
+    nested = tool.get("function")
+    inner: dict[str, Any] = nested if isinstance(nested, dict) else tool
+    for key in ("description", "parameters"):
+        if key in inner:
+            found[key] = inner[key]
+    unknown = set(tool) - {
+        "name",
+        "server_url",
+        "url",
+        "headers",
+        "description",
+        "parameters",
+        "function",
+        "type",
+        "strict",
+    }
+    if unknown:
+        raise UserError(
+            f"{where}: {sorted(unknown)[0]!r} is not sent by our client. Remove it, or send it as a header."
+        )
+    return found
+
+
+def _headers(given: Any, owner: str, where: str, secrets: list[str]) -> dict[str, str]:
+    """Put a variable of the environment in the place of each value."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise UserError(f"{where}: headers is {type(given).__name__}, expected names with texts.")
+    found: dict[str, str] = {}
+    for name in given:
+        variable = re.sub(r"\W+", "_", f"{owner}_{name}").upper()
+        found[str(name)] = f"env:{variable}"
+        if variable not in secrets:
+            secrets.append(variable)
+    return found
+
+
+def _grader(raw: Any, where: str, secrets: list[str]) -> dict[str, Any]:
+    """Return the grader, as it is but for the values of headers. Raises ConfigError for one that
+    cannot be used."""
+    if isinstance(raw, dict) and raw.get("type") == "endpoint" and raw.get("headers"):
+        raw = raw | {"headers": _headers(raw["headers"], str(raw.get("name", "grader")), where, secrets)}
+    if isinstance(raw, dict) and raw.get("type") == "multi" and isinstance(raw.get("graders"), dict | list):
+        parts = raw["graders"]
+        each = parts.items() if isinstance(parts, dict) and "type" not in parts else None
+        if each is not None:
+            raw = raw | {"graders": {key: _hidden(part, key, where, secrets) for key, part in each}}
+        elif isinstance(parts, list):
+            raw = raw | {"graders": [_hidden(part, f"part_{n}", where, secrets) for n, part in enumerate(parts)]}
+    graders.read(raw, where)
+    return raw
+
+
+def _hidden(part: Any, key: str, where: str, secrets: list[str]) -> Any:
+    if isinstance(part, dict) and part.get("headers"):
+        return part | {"headers": _headers(part["headers"], key, where, secrets)}
+    return part
+
+
+# -- settings --------------------------------------------------------------------------------------
+def _settings(method: Mapping[str, Any], num_rows: int, where: str) -> tuple[dict[str, Any], list[Note]]:
+    train: dict[str, Any] = {}
+    rollout: dict[str, Any] = {}
+    if method.get("response_format") is not None:
+        rollout["response_format"] = method["response_format"]
+    if (steps := method.get("max_episode_steps")) is not None:
+        most = _number(steps, f"{where}: max_episode_steps", 1)
+        rollout |= {"max_tool_calls": int(most), "max_turns": int(most) + 1}
+    given = method.get("hyperparameters") or {}
+    if not isinstance(given, dict):
+        raise UserError(f"{where}: hyperparameters is {type(given).__name__}, expected names with values.")
+    known = {key: value for key, value in given.items() if value not in (None, _AUTO, "default")}
+    place = f"{where}: hyperparameters"
+    if "batch_size" in known:
+        train["examples_per_step"] = int(_number(known.pop("batch_size"), f"{place}.batch_size", 1))
+    if "n_epochs" in known:
+        epochs = _number(known.pop("n_epochs"), f"{place}.n_epochs", 1)
+        train["steps"] = math.ceil(epochs * num_rows / train.get("examples_per_step", 8))
+    if "compute_multiplier" in known:
+        train["compute_multiplier"] = _number(known.pop("compute_multiplier"), f"{place}.compute_multiplier", 1e-5)
+    if "eval_interval" in known:
+        train["validate_every"] = int(_number(known.pop("eval_interval"), f"{place}.eval_interval", 1))
+    notes = _notes(known, set(), place)
+    notes += _notes(
+        method,
+        {"grader", "tools", "response_format", "max_episode_steps", "hyperparameters"},
+        f"{where}: reinforcement",
+    )
+    return {name: values for name, values in (("rollout", rollout), ("train", train)) if values}, notes
+
+
+def _number(value: Any, where: str, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+        raise UserError(f"{where} is {value!r}, expected a number of at least {least:g}.")
+    return float(value)
+
+
+def _notes(given: Mapping[str, Any], known: set[str] | frozenset[str], where: str) -> list[Note]:
+    return [
+        Note(
+            f"{where}.{key}" if ": " in where else f"{where}: {key}",
+            f"{json.dumps(value)[:80]} {_WHY.get(key, _OTHER)}",
+        )
+        for key, value in given.items()
+        if key not in known and value is not None
+    ]

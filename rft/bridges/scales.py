@@ -1,0 +1,81 @@
+"""Range and chance of a grader, where they follow from it.
+
+    range     given by the type (string_check, text_similarity, label_model), or declared
+              (score_model); for a formula that names each part once, between what its corners give
+    chance    of a comparison with a key of the row: the share of the most frequent value, which an
+              answer without any work may say
+
+Elsewhere they are left out, and agent.py asks for them: a python grader or an endpoint gives any
+number.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rft import rows
+from rft.config import graders
+from rft.config.formula import FUNCTIONS, Undefined
+from rft.rows import Line
+
+_WHOLE = re.compile(r"\{\{\s*item\.([\w.]+)\s*\}\}")
+_MONOTONE = (ast.Add, ast.Sub, ast.Mult)
+
+
+def follows(grader: graders.Grader) -> tuple[float, float] | None:
+    """Return the range of a grader's scores, or None where it cannot be known."""
+    if grader.declares_range:
+        return grader.range
+    if isinstance(grader, graders.Multi):
+        return _of_formula(grader)
+    if isinstance(grader, graders.Python | graders.Endpoint):
+        return None
+    return grader.scores or grader.range
+
+
+def _of_formula(grader: graders.Multi) -> tuple[float, float] | None:
+    """Try the corners: right where each name stands once and only + - * min max join them."""
+    parts = {key: follows(one) for key, one in grader.graders.items() if key in grader.formula.names}
+    tree = ast.parse(grader.calculate_output.strip().replace("^", "**"), mode="eval")
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in FUNCTIONS]
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    plain = all(isinstance(node.op, _MONOTONE) for node in ast.walk(tree) if isinstance(node, ast.BinOp))
+    if len(names) != len(set(names)) or not plain or not called <= {"min", "max"} or None in parts.values():
+        return None
+    ranges = [(key, ends) for key, ends in parts.items() if ends is not None]
+    try:
+        values = [
+            grader.formula.value(dict(zip((key for key, _ in ranges), corner, strict=True)))
+            for corner in itertools.product(*(ends for _, ends in ranges))
+        ]
+    except Undefined:
+        return None
+    return (min(values), max(values)) if len(ranges) <= 12 and min(values) < max(values) else None
+
+
+def chance(grader: graders.Grader, lines: Sequence[Line]) -> float | None:
+    """Return what the most frequent reference earns on all rows, or None."""
+    if not isinstance(grader, graders.StringCheck) or grader.operation != "eq" or not lines:
+        return None
+    found = _WHOLE.fullmatch(grader.reference.strip())
+    if found is None:
+        return None
+    values = Counter(json.dumps(rows.find(json.loads(line.text), found[1]), default=str) for line in lines)
+    return round(values.most_common(1)[0][1] / len(lines), 4)
+
+
+def target(raw: Any, lines: Sequence[Line]) -> str | None:
+    """Return the key of the rows that is their target: the only one that the grader's templates
+    read, or `reference_answer`, if all rows have it."""
+    named = dict.fromkeys(_WHOLE.findall(json.dumps(raw)))
+    parsed = [json.loads(line.text) for line in lines]
+    for key in [*(named if len(named) == 1 else ()), "reference_answer"]:
+        if parsed and all(rows.has(row, key) for row in parsed):
+            return key
+    return None

@@ -1,0 +1,67 @@
+"""Cuts splits that are missing from the training rows.
+
+Rows belong together where they ask the same, so the hash is of the messages alone: two rows with
+one input are never apart, and a row stays in its split when others come or go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rft.errors import UserError
+from rft.rows import Line
+from rft.types import Split
+
+SHARES: dict[Split, int] = {"test": 20, "validation": 10}
+"""Percent of the training inputs that a missing split takes."""
+
+
+def cut(rows: dict[Split, list[Line]]) -> tuple[dict[Split, list[Line]], list[str]]:
+    """Return all three splits, and in words what was cut. Raises UserError where too few different
+    inputs are left."""
+    train, said = rows["train"], list[str]()
+    found: dict[Split, list[Line]] = dict(rows)
+    missing: list[Split] = [name for name in SHARES if not rows.get(name)]
+    for name in missing:
+        taken = _chosen(train, SHARES[name], name)
+        found[name] = [line for line in train if _input(line) in taken]
+        train = [line for line in train if _input(line) not in taken]
+    found["train"] = train
+    if missing and not train:
+        raise UserError(
+            f"{rows['train'][0].where.rpartition(':')[0]}: {len(rows['train'])} rows are too few to cut "
+            f"{' and '.join(missing)} from. Add rows."
+        )
+    for name in missing:
+        said.append(f"{name}: {len(found[name])} rows were cut from the training rows by a hash of their messages")
+    if missing:
+        said.append(f"train: {len(train)} of {len(rows['train'])} rows are left")
+    return found, said
+
+
+def overlap(rows: dict[Split, list[Line]]) -> None:
+    """Raises UserError naming two lines of different splits with the same messages."""
+    seen: dict[str, tuple[Split, str]] = {}
+    for name, lines in rows.items():
+        for line in lines:
+            split, where = seen.setdefault(_input(line), (name, line.where))
+            if split != name:
+                raise UserError(
+                    f"{line.where}: has the messages of {where}, which is a row of {split}. What is learned would be "
+                    "measured on itself. Remove one of them."
+                )
+
+
+def _chosen(lines: Sequence[Line], percent: int, salt: str) -> set[str]:
+    """Choose inputs by their hash; the one with the smallest where none falls below the share."""
+    places = {key: int(hashlib.sha256(f"{salt} {key}".encode()).hexdigest()[:8], 16) for key in map(_input, lines)}
+    below = {key for key, place in places.items() if place < percent * (1 << 32) // 100}
+    return below or set(sorted(places, key=lambda key: places[key])[:1])
+
+
+def _input(line: Line) -> str:
+    messages: Any = json.loads(line.text).get("messages")
+    return json.dumps(messages, sort_keys=True)
