@@ -212,15 +212,13 @@ def _keep_terms(owner: Owner) -> None:
 
 def _gains(owner: Owner, level: float, gains_E: Any) -> bool:
     """Ask the question at this level, as the gate does."""
-    from rft import config
     from rft.gate import levels
 
     size, rng = len(gains_E), owner.rng
     champion, noise = rng.normal(0, NOISE, (size, K)), rng.normal(0, NOISE, (size, K))
     new = {str(n): row.tolist() for n, row in enumerate(noise + gains_E[:, None])}
     old = {str(n): row.tolist() for n, row in enumerate(champion)}
-    section = config.Gate.model_construct(**{"num_bootstrap": 200, **owner.gate})
-    found = levels.interval(section, level)(new, old)
+    found = levels.interval(level)(new, old)
     return found.low is not None and found.low > owner.gate["min_gain"]
 
 

@@ -13,8 +13,9 @@ example, which differ because the policy samples. These rules hold throughout:
   it. So the spread between examples is shrunk by what the second level adds (Davison and Hinkley
   1997, section 3.8). For quantiles and ratios of pooled rollouts, whole examples are drawn, with
   their rollouts and the noise of these.
-- *Far tails.* 2,000 draws say little about the ends at a one-sided level below 1 %. There the
-  interval is Student's, on the differences of example means, which holds both levels' noise.
+- *Far tails.* 2,000 draws say little about the ends at a one-sided level below 1 %. The gate's
+  question has Student's interval, on the differences of example means, which hold both levels'
+  noise.
 - *Paired.* Two arms are compared on the same examples, matched by id. Differing ids are an error,
   not an intersection.
 - *Seeds are crossed with examples.* Every seed of training has the same examples, so

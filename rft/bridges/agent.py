@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
 from rft import rows
 from rft.bridges import scales, splits
 from rft.bridges.imported import SPLITS, Imported, Note
-from rft.config import Keys, graders
+from rft.config import Keys, Train, graders
 from rft.rows import Line
 from rft.types import Split
 
@@ -134,6 +135,7 @@ def written(imported: Imported, folder: Path, inside: str, name: str, declared: 
     ]
 
 
+_PER_STEP: int = Train.model_fields["examples_per_step"].default
 _NO_TARGET = "no key is known that holds the target. Named in examples.keys.target, it lets the preflight check targets"
 _ASK = "grader.json: 'range': the lowest and the highest score are not known. {} Add --range LOW HIGH, or edit the file"
 
@@ -182,7 +184,10 @@ def _params(imported: Imported, found: dict[Split, list[Line]], inside: str, nam
         "baseline": {"examples": min(len(found["validation"]), 96)},
     }
     for section, values in imported.settings.items():
-        sections[section] = sections.get(section, {}) | cast(dict[str, Any], values)
+        sections[section] = sections.get(section, {}) | values
+    if imported.epochs is not None:
+        train = sections.setdefault("train", {})
+        train["steps"] = math.ceil(imported.epochs * len(found["train"]) / train.get("examples_per_step", _PER_STEP))
     dumped = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, width=100)
     head = f"# {imported.origin}. docs/params.md explains every key.\n"
     return head + POLICY + dumped + GATE

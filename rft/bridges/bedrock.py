@@ -17,13 +17,12 @@ rollout unscored; where it catches an error and returns 0, nobody can tell.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rft import rows
-from rft.bridges import foreign, splits
+from rft.bridges import foreign
 from rft.bridges.imported import Imported, Note
 from rft.errors import UserError
 from rft.rows import Line
@@ -88,7 +87,8 @@ def read(path: Path, files: Path | None) -> Imported:
         raise UserError(f"{where}: validationDataConfig has {len(validators)} validators. Leave one of them.")
     if validators:
         found["validation"] = _rows(validators[0], "validationDataConfig.validators[0]", files, where)
-    settings, notes = _settings(tuning.get("hyperParameters") or {}, len(splits.cut(found)[0]["train"]), where)
+    hyper = tuning.get("hyperParameters") or {}
+    settings, notes = _settings(hyper, where)
     notes = [
         *(_note(where, key, value) for key, value in job.items() if key not in _KNOWN | _RECORD and value),
         *notes,
@@ -101,6 +101,7 @@ def read(path: Path, files: Path | None) -> Imported:
         rows=found,
         grader={"type": "endpoint", "name": "lambda", "url": "{tool_server}/grade"},
         settings=settings,
+        epochs=hyper.get("epochCount"),
         tools=TOOLS,
         beside={"lambda_function.py": _handler(arn, files, where)},
         notes=tuple(notes),
@@ -140,17 +141,16 @@ def _handler(arn: str, files: Path, where: str) -> bytes:
     raise UserError(f"{where}: the grader is {arn}, and {files} has no {name}.py or lambda_function.py. Download it.")
 
 
-def _settings(given: Mapping[str, Any], num_rows: int, where: str) -> tuple[dict[str, Any], list[Note]]:
+def _settings(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[Note]]:
     train: dict[str, Any] = {}
     settings: dict[str, Any] = {"train": train}
     notes: list[Note] = []
-    batch = int(given.get("batchSize") or 8)
     for key, value in given.items():
         match key:
             case "batchSize":
-                train["examples_per_step"] = batch
+                train["examples_per_step"] = int(value)
             case "epochCount":
-                train["steps"] = math.ceil(int(value) * num_rows / batch)
+                pass
             case "trainingSamplePerPrompt":
                 train["group_size"] = int(value)
             case "evalInterval":

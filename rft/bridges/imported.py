@@ -31,6 +31,9 @@ class Imported:
     """grader.json. None: the folder has a placeholder, and its owner writes it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Sections of params.yaml: rollout, tools, train and so on."""
+    epochs: float | None = None
+    """How often the training rows are to be played; agent.py makes train.steps of it, once the
+    splits are cut."""
     tools: str | None = None
     """Text of tools.py; None: no functions of its own."""
     beside: dict[str, bytes] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rft import rows
-from rft.bridges import foreign, splits
+from rft.bridges import foreign
 from rft.bridges.imported import Imported, Note
 from rft.config import graders
 from rft.errors import UserError
@@ -66,7 +66,7 @@ def read(path: Path, files: Path | None) -> Imported:
     found = dict(_rows(job, where, files))
     tools = [_endpoint(tool, f"{where}: tools[{n}]", secrets) for n, tool in enumerate(method.get("tools") or [])]
     _check_tools({tool["name"]: "parameters" in tool for tool in tools}, found)
-    settings, notes = _settings(method, len(splits.cut(found)[0]["train"]), where)
+    settings, epochs, notes = _settings(method, where)
     if tools:
         settings["tools"] = {"endpoints": tools}
     if isinstance(job.get("seed"), int):
@@ -78,6 +78,7 @@ def read(path: Path, files: Path | None) -> Imported:
         rows=found,
         grader=grader,
         settings=settings,
+        epochs=epochs,
         notes=tuple(notes),
         secrets=tuple(secrets),
     )
@@ -222,7 +223,8 @@ def _hidden(part: Any, key: str, where: str, secrets: list[str]) -> Any:
 
 
 # -- settings --------------------------------------------------------------------------------------
-def _settings(method: Mapping[str, Any], num_rows: int, where: str) -> tuple[dict[str, Any], list[Note]]:
+def _settings(method: Mapping[str, Any], where: str) -> tuple[dict[str, Any], float | None, list[Note]]:
+    """Return sections of params.yaml, the number of epochs, and what has no counterpart."""
     train: dict[str, Any] = {}
     rollout: dict[str, Any] = {}
     if method.get("response_format") is not None:
@@ -237,9 +239,7 @@ def _settings(method: Mapping[str, Any], num_rows: int, where: str) -> tuple[dic
     place = f"{where}: hyperparameters"
     if "batch_size" in known:
         train["examples_per_step"] = int(_number(known.pop("batch_size"), f"{place}.batch_size", 1))
-    if "n_epochs" in known:
-        epochs = _number(known.pop("n_epochs"), f"{place}.n_epochs", 1)
-        train["steps"] = math.ceil(epochs * num_rows / train.get("examples_per_step", 8))
+    epochs = _number(known.pop("n_epochs"), f"{place}.n_epochs", 1) if "n_epochs" in known else None
     if "compute_multiplier" in known:
         train["compute_multiplier"] = _number(known.pop("compute_multiplier"), f"{place}.compute_multiplier", 1e-5)
     if "eval_interval" in known:
@@ -250,7 +250,8 @@ def _settings(method: Mapping[str, Any], num_rows: int, where: str) -> tuple[dic
         {"grader", "tools", "response_format", "max_episode_steps", "hyperparameters"},
         f"{where}: reinforcement",
     )
-    return {name: values for name, values in (("rollout", rollout), ("train", train)) if values}, notes
+    sections = {"rollout": rollout, "train": train}
+    return {name: values for name, values in sections.items() if values}, epochs, notes
 
 
 def _number(value: Any, where: str, least: float) -> float:

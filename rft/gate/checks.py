@@ -31,7 +31,7 @@ def of_arms(
 
 def _question(gate: config.Gate, new: Arm, old: Arm, level: float) -> Check:
     """Ask for the gain at the level that this look has."""
-    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(gate, level))
+    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(level))
     detail = f"{evidence.size(new)}{evidence.unserved(new)}; {wording.price(gate.alpha, gate.looks, level)}"
     unit = evidence.unit("reward", new)
     return on_interval("mean reward", "superiority", gain, gate.min_gain, unit, detail, level=level)

@@ -9,10 +9,12 @@ Only the question is priced, whether the mean reward rose: every promotion must 
 the slices and the hack rate keep a one-sided level of 2.5 % at every look, because a promotion must
 pass all of them; asking again makes none of them easier.
 
-The ends of an interval are rare events where the level is small, and 2,000 bootstrap draws hold few
-of them: at 0.5 % ten. Below 1 % the interval is Student's on the example means.
+The question's interval is Student's on the example means. The ends of an interval are rare events,
+and bootstrap draws hold few of them: at 0.5 % ten of 2,000. With 64 examples and 200 draws noise
+passed a level of 2.5 % in 3.3 % of looks, so that owners with one look promoted it in 6.6 % of
+histories, where alpha was 5 % (`make figure NAME=looks_history`); Student's gives 2.6 %.
 
-What neither interval sees is a rare disaster that the test set does not hold: of candidates that
+What no interval sees is a rare disaster that the test set does not hold: of candidates that
 earn 0.06 more on every example but lose everything on 1 in 106, for a true gain of 0.05, 6.5 % pass
 with 288 examples at 0.5 % (400,000 test sets). With 1 in 24 and 0.1 more it is 2.2 %.
 """
@@ -23,12 +25,11 @@ from collections.abc import Callable
 from functools import partial
 
 from rft import config, stats
-from rft.gate import evidence, terms
+from rft.gate import terms
 from rft.reports import Metric
 
 GUARD = 0.025
 """One-sided, of everything but the question."""
-_BOOTSTRAP_FROM = 0.01
 
 
 def question(gate: config.Gate, registered: float | None = None) -> float:
@@ -37,9 +38,6 @@ def question(gate: config.Gate, registered: float | None = None) -> float:
     return terms.level(gate.alpha, gate.looks, 1, 0.0) if registered is None else registered
 
 
-def interval(gate: config.Gate, level: float) -> Callable[..., Metric]:
-    """Choose the interval of the mean reward at that level."""
-    confidence = 1 - 2 * level
-    if level < _BOOTSTRAP_FROM:
-        return partial(stats.t_gain, confidence=confidence)
-    return partial(evidence.paired(gate), confidence=confidence)
+def interval(level: float) -> Callable[..., Metric]:
+    """Return the interval of the mean reward at that level."""
+    return partial(stats.t_gain, confidence=1 - 2 * level)

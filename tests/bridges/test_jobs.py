@@ -1,0 +1,243 @@
+"""A job of OpenAI, Azure or Bedrock becomes an agent folder that our own readers take; what cannot
+is refused in a sentence, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jobs import EXACT, FIND, exported, job, row, written
+
+from rft import bridges, config, recipe
+from rft.bridges.imported import SPLITS
+from rft.config import graders
+from rft.errors import RftError
+from rft.types import Split
+
+
+def imported(source: str, files: Path | None, folder: Path, **declared: Any) -> list[str]:
+    return bridges.written(bridges.read(source, files), folder, "recipes/mine", "mine", declared)
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / "params.yaml").read_text())
+
+
+def loaded(folder: Path) -> recipe.Recipe:
+    return recipe.load(config.Recipe(path=str(folder)), config.Keys(**settings(folder)["examples"].get("keys", {})))
+
+
+def test_a_job_becomes_an_agent(tmp_path: Path) -> None:
+    tools = [{"name": "find_item", "server_url": "http://127.0.0.1:1/find", "headers": {"X-Key": "s3cret"}}]
+    hyper = {
+        "batch_size": 4,
+        "n_epochs": 2,
+        "eval_interval": 5,
+        "compute_multiplier": "auto",
+        "reasoning_effort": "low",
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": {"type": "object"}}}
+    found = job(tools=tools, hyperparameters=hyper, max_episode_steps=9, response_format=form)
+    path = exported(tmp_path / "out", found, tools=[FIND])
+    told = imported(f"openai:{path}", tmp_path / "out", tmp_path / "mine")
+    mine = loaded(tmp_path / "mine")
+    train, valid, test = (mine.examples(split, 1000, 0) for split in ("train", "validation", "test"))
+    assert (len(train) + len(test), len(valid)) == (40, 10)
+    assert f"train: {len(train)} of 40 rows are left" in told
+    given = (tmp_path / "out/file-train.jsonl").read_text().splitlines()
+    assert sorted(one.line for one in [*train, *test]) == sorted(given), "byte for byte"
+    assert (tmp_path / "mine/rows/validation.jsonl").read_bytes() == (tmp_path / "out/file-valid.jsonl").read_bytes()
+    assert {one.target for one in valid} == {f"SKU-{n}" for n in range(5)}
+    made = settings(tmp_path / "mine")
+    assert made["rollout"] == {"max_turn_tokens": 1024, "max_tool_calls": 9, "max_turns": 10, "response_format": form}
+    steps = -(-2 * len(train) // 4)
+    assert made["train"] == {"examples_per_step": 4, "steps": steps, "validate_every": 5, "seed": 7}
+    [endpoint] = made["tools"]["endpoints"]
+    assert endpoint["headers"] == {"X-Key": "env:FIND_ITEM_X_KEY"}
+    assert "To fill: export FIND_ITEM_X_KEY=... (a header that held a secret)" in told
+    assert not [file for file in (tmp_path / "mine").rglob("*") if file.is_file() and b"s3cret" in file.read_bytes()]
+    assert mine.grader.scale.chance == pytest.approx(0.2)
+    assert {one.name for one in mine.exploits} >= {"empty", "I do not know"}
+    noted = [line for line in told if line.startswith("Not taken over: ")]
+    assert [line.split(": ")[2].partition(" ")[0] for line in noted] == ["model", "hyperparameters.reasoning_effort"]
+    assert "gate" not in made, "margins are a person's"
+
+
+def inputs(folder: Path, split: Split) -> set[str]:
+    return {json.dumps(one.messages) for one in loaded(folder).examples(split, 1000, 0)}
+
+
+def test_the_cut_follows_the_input_alone(tmp_path: Path) -> None:
+    """Rows of one input are in one split, and a row stays where it is when others come."""
+    out = tmp_path / "out"
+    exported(out, job() | {"validation_file": None})
+    twice = [row(n) for n in range(40)] + [row(n, price=2) for n in range(40)]
+    written(twice, out / "file-train.jsonl")
+    told = imported(f"azure:{out / 'job.json'}", out, tmp_path / "one")
+    of_split = {split: inputs(tmp_path / "one", split) for split in SPLITS}
+    assert not of_split["train"] & of_split["test"]
+    assert not of_split["train"] & of_split["validation"]
+    assert sum("were cut" in line for line in told) == 2
+    written([*twice, *(row(n) for n in range(200, 260))], out / "file-train.jsonl")
+    imported(f"azure:{out / 'job.json'}", out, tmp_path / "two")
+    more = inputs(tmp_path / "two", "test")
+    assert of_split["test"] <= more
+
+
+@pytest.mark.parametrize(
+    ("body", "change"),
+    [
+        ("a bare method", {"method": "rft", "rft": {"grader": EXACT}}),
+        ("an early spelling", {"method": {"type": "rft", "rft": {"grader": EXACT}}}),
+        ("a list in a multi", {"method": {"type": "reinforcement", "reinforcement": {"grader": {
+            "type": "multi", "graders": [EXACT], "calculate_output": "exact"}}}}),
+        ("neq", {"method": {"type": "reinforcement", "reinforcement": {"grader": EXACT | {"operation": "neq"}}}}),
+    ],
+)  # fmt: skip
+def test_spellings_that_clients_send(body: str, change: dict[str, Any], tmp_path: Path) -> None:
+    path = exported(tmp_path, job() | change)
+    imported(f"openai:{path}", tmp_path, tmp_path / "mine")
+    assert loaded(tmp_path / "mine").grader
+
+
+@pytest.mark.parametrize(
+    ("grader", "expected"),
+    [
+        ({"type": "multi", "name": "m", "graders": {"a": EXACT, "b": EXACT}, "calculate_output": "2 * a - b"}, (-1, 2)),
+        ({"type": "multi", "name": "m", "graders": {"a": EXACT}, "calculate_output": "a * a"}, None),
+        ({"type": "python", "source": "def grade(sample, item):\n    return 3.0"}, None),
+        ({"type": "endpoint", "url": "http://127.0.0.1:1/grade"}, None),
+        (EXACT, (0, 1)),
+    ],
+)
+def test_a_range_is_declared_where_it_follows_and_else_asked_for(
+    grader: dict[str, Any], expected: tuple[float, float] | None, tmp_path: Path
+) -> None:
+    path = exported(tmp_path, job(grader))
+    told = imported(f"openai:{path}", tmp_path, tmp_path / "mine")
+    assert any("Add --range LOW HIGH" in line for line in told) == (expected is None)
+    if expected is not None:
+        assert loaded(tmp_path / "mine").grader.range == expected
+    told = imported(f"openai:{path}", tmp_path, tmp_path / "mine", range=[0.0, 5.0]) if expected is None else told
+    if expected is None:
+        assert loaded(tmp_path / "mine").grader.range == (0.0, 5.0)
+        assert not any("--range" in line for line in told)
+
+
+GRADE = """
+def lambda_handler(event, context):
+    return [graded(**one) for one in event]
+
+def graded(id, messages, reference_answer, **more):
+    score = float(messages[-1]["content"] == reference_answer)
+    metrics = [{"name": "length", "value": len(messages), "type": "Metric"}]
+    return {"id": id, "aggregate_reward_score": score, "metrics_list": metrics}
+"""
+
+
+def bedrock(folder: Path, **change: Any) -> Path:
+    lambda_grader = {"lambdaArn": "arn:aws:lambda:us-east-1:1:function:my-grader:3"}
+    found = {
+        "jobName": "a-job",
+        "customizationType": "REINFORCEMENT_FINE_TUNING",
+        "baseModelIdentifier": "amazon.nova-2-lite",
+        "trainingDataConfig": {"s3Uri": "s3://bucket/a/train.jsonl"},
+        "customizationConfig": {"rftConfig": {
+            "graderConfig": {"lambdaGrader": lambda_grader},
+            "hyperParameters": {"batchSize": 16, "epochCount": 2, "trainingSamplePerPrompt": 4, "learningRate": 1e-5},
+        }},
+    }  # fmt: skip
+    written([row(n) for n in range(40)], folder / "train.jsonl")
+    (folder / "my-grader.py").write_text(GRADE)
+    (folder / "job.json").write_text(json.dumps(found | change))
+    return folder / "job.json"
+
+
+def test_a_job_of_bedrock_grades_by_its_own_function(tmp_path: Path) -> None:
+    told = imported(f"bedrock:{bedrock(tmp_path)}", tmp_path, tmp_path / "mine")
+    mine = loaded(tmp_path / "mine")
+    assert mine.grade is not None
+    item = mine.examples("train", 1, 0)[0].row()
+    right = mine.grade({"output_text": item["reference_answer"]}, item)
+    assert right == {"score": 1.0, "sub_scores": {"length": 3.0}}
+    assert mine.grade({"output_text": "no"}, item)["score"] == 0.0
+    with pytest.raises(TypeError):  # unscored: nothing here makes a 0 of it
+        mine.grade({"output_text": "no"}, {key: value for key, value in item.items() if key != "reference_answer"})
+    made = settings(tmp_path / "mine")["train"]
+    assert (made["examples_per_step"], made["group_size"]) == (16, 4)
+    assert any("learningRate" in line for line in told)
+    assert any("baseModelIdentifier" in line for line in told)
+
+
+def test_a_grader_alone(tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text(json.dumps(EXACT))
+    written([row(n) for n in range(40)], tmp_path / "train.jsonl")
+    imported(f"grader:{tmp_path / 'g.json'}", tmp_path, tmp_path / "mine")
+    assert isinstance(loaded(tmp_path / "mine").grader, graders.StringCheck)
+
+
+def changed(path: Path, **change: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+def cut_off(path: Path) -> None:
+    path.write_text(path.read_text()[:-40])
+
+
+BAD = {
+    "another method": (lambda out: changed(out / "job.json", method={"type": "dpo"}), "method.type is 'dpo'"),
+    "no grader": (
+        lambda out: changed(out / "job.json", method={"type": "reinforcement", "reinforcement": {}}),
+        "method.reinforcement is missing",
+    ),
+    "an id without its file": (lambda out: (out / "file-valid.jsonl").unlink(), "validation_file is 'file-valid'"),
+    "two files of one id": (lambda out: (out / "file-train.txt").write_text("x"), "file-train.jsonl, file-train.txt"),
+    "a job that is cut off": (lambda out: cut_off(out / "job.json"), "cut off in the middle"),
+    "rows that are cut off": (lambda out: cut_off(out / "file-train.jsonl"), "file-train.jsonl:40"),
+    "an image": (
+        lambda out: written([row(1, messages=[{"role": "user", "content": [{"type": "image_url"}]}])] * 3,
+                            out / "file-train.jsonl"),
+        "policies here read text",
+    ),
+    "a tool without an address": (
+        lambda out: written([row(n, tools=[FIND]) for n in range(9)], out / "file-train.jsonl"),
+        "file-train.jsonl:1: offers the tool 'find_item', and the job has no address of it",
+    ),
+    "one input in two files": (
+        lambda out: written([row(n) for n in range(100, 130)], out / "file-train.jsonl"),
+        "which is a row of",
+    ),
+    "an empty file": (lambda out: (out / "file-train.jsonl").write_text("\n"), "has no rows"),
+    "a nested multi": (
+        lambda out: changed(out / "job.json", method={"type": "reinforcement", "reinforcement": {"grader": {
+            "type": "multi", "calculate_output": "a", "graders": {"a": {
+                "type": "multi", "calculate_output": "b", "graders": {"b": EXACT}}}}}}),
+        "a multi inside a multi",
+    ),
+    "a batch of none": (
+        lambda out: changed(out / "job.json", method={"type": "reinforcement", "reinforcement": {
+            "grader": EXACT, "hyperparameters": {"batch_size": 0}}}),
+        "hyperparameters.batch_size is 0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_wrong_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
+    exported(tmp_path, job())
+    change, words = BAD[what]
+    change(tmp_path)
+    with pytest.raises(RftError) as refused:
+        imported(f"openai:{tmp_path / 'job.json'}", tmp_path, tmp_path / "mine")
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_format_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(RftError, match="Did you mean 'openai'"):
+        bridges.read("openia:job.json", None)
+    with pytest.raises(RftError, match=r"Add --files FOLDER with file-train\.jsonl"):
+        imported(f"openai:{exported(tmp_path, job())}", None, tmp_path / "mine")
