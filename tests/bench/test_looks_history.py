@@ -8,7 +8,7 @@ GATE = here._gate()
 
 
 def test_no_owner_spends_more_than_alpha_or_looks_under_looser_terms() -> None:
-    for owner in here.OWNERS:
+    for owner in here.HISTORIES:
         for seed in range(8):
             told = here._history(GATE, owner, seed)
             assert told.looks >= 1
