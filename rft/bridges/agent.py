@@ -150,6 +150,8 @@ def _graded(
     grader = graders.read(raw, "the grader")
     every = [line for lines in found.values() for line in lines]
     to_fill = [f"grader.json: {remark}" for remark in grader.remarks]
+    if judges := ", ".join(_judges(grader)):
+        to_fill.append(f"export OPENAI_BASE_URL=... and OPENAI_API_KEY=...: where the judge {judges} answers")
     if (ends := scales.follows(grader)) is None:
         to_fill.append(_ASK.format("Left as it is, 0 and 1 count, and another score stops the stage."))
     elif not grader.declares_range and ends != (0.0, 1.0):
@@ -158,6 +160,12 @@ def _graded(
         raw["chance"] = luck
     graders.read(raw, "the grader")
     return raw, to_fill
+
+
+def _judges(grader: graders.Grader) -> list[str]:
+    """Name the models that are asked for a grade."""
+    parts = grader.graders.values() if isinstance(grader, graders.Multi) else [grader]
+    return [*dict.fromkeys(part.model for part in parts if isinstance(part, graders.ModelGrader))]
 
 
 def _bytes(lines: Sequence[Line]) -> bytes:

@@ -127,6 +127,14 @@ def test_a_range_is_declared_where_it_follows_and_else_asked_for(
         assert not any("--range" in line for line in told)
 
 
+def test_a_judge_is_somebody_to_name(tmp_path: Path) -> None:
+    ask = [{"role": "user", "content": "Is {{sample.output_text}} right?"}]
+    judge = {"type": "score_model", "name": "j", "model": "gpt-4.1", "input": ask, "range": [0, 10]}
+    told = imported(f"openai:{exported(tmp_path, job(judge))}", tmp_path, tmp_path / "mine")
+    assert "To fill: export OPENAI_BASE_URL=... and OPENAI_API_KEY=...: where the judge gpt-4.1 answers" in told
+    assert loaded(tmp_path / "mine").grader.range == (0, 10)
+
+
 GRADE = """
 def lambda_handler(event, context):
     return [graded(**one) for one in event]
