@@ -64,16 +64,24 @@ def read(path: Path, files: Path | None) -> Imported:
         has_format = "response_format" in settings.get("rollout", {})
         notes += criteria.check(grader, lines, has_format, where)
     conversations, left = samples.traffic(export)
+    name = export.eval.get("name")
     return Imported(
-        origin=f"Eval {export.eval.id or path.name}" + (f" ({name})" if (name := export.eval.get("name")) else ""),
+        origin=f"Eval {export.eval.id or path.name}" + (f" ({name})" if name else ""),
         rows={"train": lines},
         grader=grader,
         settings=settings,
-        notes=tuple([*export.notes(), *_eval_notes(export.eval), *_run_notes(export.runs), *notes,
-                     *made.notes, *_item_notes(export, made.unlike), *left]),
-        to_fill=tuple([*to_fill, *_addresses(made.tools)]),
+        notes=(
+            *export.notes(),
+            *_eval_notes(export.eval),
+            *_run_notes(export.runs),
+            *notes,
+            *made.notes,
+            *_item_notes(export, made),
+            *left,
+        ),
+        to_fill=(*to_fill, *_addresses(made.tools)),
         traffic=tuple(conversations),
-    )  # fmt: skip
+    )
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -141,7 +149,7 @@ def _note(where: str, key: str, values: Sequence[Any]) -> Note:
     return Note(f"{where}: {key}", f"{shown} {_WHY.get(key, _OTHER)}")
 
 
-def _item_notes(export: Export, unlike: int) -> Iterator[Note]:
+def _item_notes(export: Export, made: items.Made) -> Iterator[Note]:
     outputs = export.of(ITEM)
     failed = sum(map(samples.has_error, outputs))
     bare = sum(not samples.has_error(item) and not _has_scores(item) for item in outputs)
@@ -151,8 +159,13 @@ def _item_notes(export: Export, unlike: int) -> Iterator[Note]:
         yield Note("results", f"{failed} output items had sample.error: no score, and no failure of the model")
     if bare:
         yield Note("results", f"{bare} output items have a result without `passed` or `score`: no score")
-    if unlike:
-        yield Note("rows", f"{unlike} items were sent with another prompt by an older run; the newest run's is taken")
+    if made.sampled:
+        yield Note(
+            "rows", f"{made.sampled} items have a `sample` beside them: an answer of old, which is not taken over"
+        )
+    if made.unlike:
+        said = "items were sent with another prompt by an older run; the newest run's is taken"
+        yield Note("rows", f"{len(made.unlike)} {said}")
 
 
 def _has_scores(item: Found) -> bool:

@@ -52,6 +52,7 @@ def grader_of(given: Any, where: str) -> tuple[dict[str, Any] | None, list[Note]
     if len(parts) == 1:
         return raws[0], notes, to_fill
     raw, note = _mean(raws, parts)
+    graders.read(raw, where)
     return raw, [Note(where, note), *notes], to_fill
 
 
@@ -114,7 +115,11 @@ def check(raw: dict[str, Any], lines: Sequence[Line], has_format: bool, where: s
     parsed = [json.loads(line.text) for line in lines]
     notes: list[Note] = []
     for place in dict.fromkeys(_places(raw)):
-        if place.namespace == "item":
+        if place.namespace == "item" and not place.path:
+            notes.append(
+                Note(f"{where}: {{{{item}}}}", "is the whole row, which has the messages beside the item's keys")
+            )
+        elif place.namespace == "item":
             lacking = [line for line, row in zip(lines, parsed, strict=True) if not _is_in(place, row)]
             if len(lacking) == len(lines):
                 raise UserError(
@@ -122,7 +127,8 @@ def check(raw: dict[str, Any], lines: Sequence[Line], has_format: bool, where: s
                     f"{did_you_mean(str(place.path[0] if place.path else ''), parsed[0])}"
                 )
             if lacking:
-                said = f"is not in {len(lacking)} of {len(lines)} rows, such as {Path(lacking[0].where).name}: they are unscored"
+                such = Path(lacking[0].where).name
+                said = f"is not in {len(lacking)} of {len(lines)} rows, such as {such}: they are unscored"
                 notes.append(Note(f"{where}: {{{{{place.text}}}}}", said))
         elif place.path and place.path[0] not in SAMPLE:
             raise UserError(
@@ -147,14 +153,21 @@ def _is_in(place: Place, row: dict[str, Any]) -> bool:
     return True
 
 
-def _places(value: Any) -> Iterator[Place]:
-    """Yield the places of all templates in a grader; the source of a python grader has none."""
+def _places(grader: dict[str, Any]) -> Iterator[Place]:
+    """Yield the places of all templates of a grader; the source of a python grader has none."""
+    for part in graders.by_key(grader["graders"]).values() if grader["type"] == "multi" else [grader]:
+        for key in ("input", "reference"):
+            for text in _texts(part.get(key)):
+                yield from Template.read(text).places
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of an input: a text, or messages with texts and parts."""
     if isinstance(value, str):
-        yield from Template.read(value).places
+        yield value
     elif isinstance(value, list):
         for one in value:
-            yield from _places(one)
+            yield from _texts(one)
     elif isinstance(value, dict):
-        for key, one in value.items():
-            if key in ("input", "reference", "content", "text", "graders") or isinstance(one, dict | list):
-                yield from _places(one)
+        yield from _texts(value.get("content"))
+        yield from _texts(value.get("text"))

@@ -47,6 +47,8 @@ class Item(NamedTuple):
     sent: Any = None
     line: Line | None = None
     """The line of a data file that is a row as it is."""
+    has_sample: bool = False
+    """Whether an answer stands beside it, which some other program gave."""
 
 
 @dataclass
@@ -56,8 +58,10 @@ class Made:
     lines: dict[str, Line] = field(default_factory=dict)
     """By the item as JSON."""
     messages: dict[str, Any] = field(default_factory=dict)
-    unlike: int = 0
-    """Items that another run sent with another prompt."""
+    unlike: set[str] = field(default_factory=set)
+    """Items that an older run sent with another prompt."""
+    sampled: int = 0
+    """Items of a source that have an answer beside them."""
     without: list[str] = field(default_factory=list)
     """Items that no run has messages of."""
     notes: list[Note] = field(default_factory=list)
@@ -75,9 +79,10 @@ def made(export: Export, files: Path | None) -> Made:
             silent.setdefault(key, item.where)
         elif key not in found.lines:
             found.messages[key] = messages
-            found.lines[key] = item.line or rows.line_of(_row(item, messages, found), item.where)
+            found.lines[key] = item.line or _line(_row(item, messages, found), item.where)
         elif messages != found.messages[key]:
-            found.unlike += 1
+            found.unlike.add(key)
+        found.sampled += item.has_sample
     found.without = [where for key, where in silent.items() if key not in found.lines]
     return found
 
@@ -100,15 +105,15 @@ def _items(export: Export, files: Path | None, notes: list[Note]) -> Iterator[It
             yield item
     if problems and not count:
         raise problems[0]
-    notes += [Note("rows", f"those of the other runs and output items. {problem}") for problem in problems]
+    notes += [Note("rows", f"a run is left out, or has the items of its output items alone. {one}") for one in problems]
 
 
 def _is_whole(run: Found, here: int) -> bool:
     """Whether the output items of a run are all here."""
     total = (run.get("result_counts") or {}).get("total")
     content = source_of(run).get("content")
-    most = max(total if isinstance(total, int) else 1, len(content) if isinstance(content, list) else 0)
-    return here >= most
+    most = max(total if isinstance(total, int) else 0, len(content) if isinstance(content, list) else 0)
+    return here >= max(most, 1)
 
 
 def _of_outputs(export: Export, run: Found | None) -> Iterator[Item]:
@@ -125,7 +130,7 @@ def _of_source(run: Found, files: Path | None) -> Iterator[Item]:
     if isinstance(source.get("content"), list):
         for number, one in enumerate(source["content"]):
             where = f"{run.place}: source.content[{number}]"
-            yield Item(_item_in(one, where), where, run)
+            yield Item(_item_in(one, where), where, run, has_sample=_has_sample(one))
     elif isinstance(source.get("id"), str):
         file = foreign.file_of(source["id"], "data_source.source.id", files, run.place)
         for line in rows.lines(file):
@@ -134,7 +139,7 @@ def _of_source(run: Found, files: Path | None) -> Iterator[Item]:
             if isinstance(one, dict) and "item" not in one and "messages" in one:
                 yield Item(one, line.where, run, line=line)
             else:
-                yield Item(_item_in(one, line.where), line.where, run)
+                yield Item(_item_in(one, line.where), line.where, run, has_sample=_has_sample(one))
 
 
 def _item_in(value: Any, where: str) -> dict[str, Any]:
@@ -142,6 +147,10 @@ def _item_in(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise UserError(f"{where}: has no `item`, an object with the item's keys. {_REMEDY}")
     return item
+
+
+def _has_sample(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value.get("sample"))
 
 
 # -- what the model was told -----------------------------------------------------------------------
@@ -220,6 +229,12 @@ def _text(part: Any, where: str, message: dict[str, Any]) -> str:
 
 
 # -- rows ------------------------------------------------------------------------------------------
+def _line(row: dict[str, Any], where: str) -> Line:
+    """Write a row. Half a surrogate pair, which UTF-8 cannot hold, stays an escape as it was."""
+    line = rows.line_of(row, where)
+    return Line(line.text.encode("utf-8", "backslashreplace").decode(), where)
+
+
 def _row(item: Item, messages: list[dict[str, Any]], found: Made) -> dict[str, Any]:
     tools = list(_offered(item.run, found)) if item.run else []
     row = {"messages": messages} | ({"tools": tools} if tools else {})

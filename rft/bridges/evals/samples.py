@@ -39,9 +39,8 @@ def traffic(export: Export) -> tuple[list[str], list[Note]]:
         if seen.setdefault(said, run) != run:
             left[_TWICE] += 1
         else:
-            lines.append(json.dumps(row, ensure_ascii=False))
-    for row in _logged(export.of(LOGGED), left):
-        lines.append(json.dumps(row, ensure_ascii=False))
+            lines.append(json.dumps(row))
+    lines += [json.dumps(row) for row in _logged(export.of(LOGGED), left)]
     notes = [Note("conversations", f"{count} are left out: {why}") for why, count in left.items()]
     if lines and export.of(ITEM):
         notes.append(Note("conversations", "those of output items have the time of their run, and no latency"))
