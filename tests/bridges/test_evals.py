@@ -287,6 +287,35 @@ class TestFiles:
         with pytest.raises(UserError, match=r"has no .json"):
             bridges.read(f"evals:{tmp_path / 'empty'}", None)
 
+    @pytest.mark.parametrize(
+        ("parts", "words"),
+        [
+            ({"eval": an_eval(testing_criteria={})}, "testing_criteria is dict, expected a list"),
+            ({"eval": an_eval(testing_criteria=[3])}, r"testing_criteria\[0\]: holds int"),
+            ({"eval": an_eval({"type": "azure_ai_evaluator"})}, "'azure_ai_evaluator' is no grader"),
+            ({"runs": [a_run(input_messages="x")]}, r"outputitem_1_0\): input_messages of its run is \"x\""),
+            ({"runs": [a_run(sampling_params={"response_format": 3})]}, r"evalrun_1\): response_format: 3 is not"),
+            (
+                {"runs": [a_run(sampling_params={"max_completion_tokens": True})]},
+                "is True, expected a number of tokens",
+            ),
+            ({"output_items": [an_output(0, datasource_item=None)]}, r"outputitem_1_0\): datasource_item is None"),
+        ],
+    )
+    def test_what_is_no_object_of_the_api_is_named(self, tmp_path: Path, parts: dict[str, Any], words: str):
+        with pytest.raises((UserError, ConfigError), match=words):
+            read(tmp_path, whole(**parts))
+
+    def test_odd_records_of_the_service_do_no_harm(self, tmp_path: Path):
+        run = a_run(sampling_params={"tools": ["x", {"type": "function"}]}) | {
+            "result_counts": "8",
+            "created_at": "now",
+        }
+        found = read(tmp_path, whole(runs=[run], output_items=outputs(results=None, sample=[])))
+        assert len(found.rows["train"]) == 8
+        assert "8 are left out: no answer" in noted(found)
+        assert "the hosted tool 'x' is not served here" in noted(found)
+
     def test_unknown_objects_are_counted(self, tmp_path: Path):
         found = read(tmp_path, [*whole().values(), {"object": "vector_store"}, {"object": "vector_store"}, {"a": 1}, 7])
         assert "export.json: 2 x object 'vector_store': not part of an eval" in noted(found)

@@ -23,6 +23,7 @@ from typing import Any
 from rft.bridges.evals import criteria, items, samples
 from rft.bridges.evals.export import ITEM, Export, Found, load
 from rft.bridges.imported import Imported, Note
+from rft.config import response_format
 from rft.errors import UserError
 
 _RECORD = frozenset(
@@ -86,8 +87,7 @@ def read(path: Path, files: Path | None) -> Imported:
 
 # -- settings --------------------------------------------------------------------------------------
 def _params(run: Found) -> dict[str, Any]:
-    found = (run.get("data_source") or {}).get("sampling_params")
-    return found if isinstance(found, dict) else {}
+    return run.inner("data_source", "sampling_params")
 
 
 def _format(run: Found) -> Any:
@@ -102,10 +102,14 @@ def _settings(runs: Sequence[Found]) -> dict[str, Any]:
     rollout: dict[str, Any] = {}
     for run in runs:
         if _format(run) is not None:
+            response_format.read(_format(run), run.place)
             rollout.setdefault("response_format", _format(run))
         for key in _LIMITS:
-            if isinstance(_params(run).get(key), int):
-                rollout.setdefault("max_turn_tokens", _params(run)[key])
+            limit = _params(run).get(key)
+            if limit is not None and (type(limit) is not int or limit < 1):
+                raise UserError(f"{run.place}: {key} is {limit!r}, expected a number of tokens.")
+            if limit:
+                rollout.setdefault("max_turn_tokens", limit)
     return {"rollout": rollout} if rollout else {}
 
 
@@ -126,7 +130,7 @@ def _run_notes(runs: Sequence[Found]) -> Iterator[Note]:
     """Yield a note for each key of any run, with the different values."""
     found: dict[str, list[Any]] = {}
     for run in runs:
-        source = run.get("data_source") or {}
+        source = run.inner("data_source")
         params = {key: value for key, value in _params(run).items() if key not in (*_LIMITS, "tools")}
         own = {key: value for key, value in run.value.items() if key not in _RECORD | {"data_source"}}
         rest = {key: source[key] for key in source if key not in ("type", "source", "input_messages", "model")}

@@ -35,7 +35,9 @@ SAMPLE = frozenset(contract.sample([], StopReason.completed))
 def grader_of(given: Any, where: str) -> tuple[dict[str, Any] | None, list[Note], list[str]]:
     """Return grader.json, notes, and what a person must fill. Raises ConfigError naming the place
     of a criterion that cannot be used."""
-    if not isinstance(given, list) or not given:
+    if not isinstance(given, list):
+        raise UserError(f"{where} is {type(given).__name__}, expected a list of graders.")
+    if not given:
         return None, [Note(where, "is empty: nothing says what an answer is worth")], []
     raws = [_plain(one) for one in given]
     parts = [graders.read(raw, f"{where}[{n}]") for n, raw in enumerate(raws)]

@@ -42,6 +42,13 @@ class Found(NamedTuple):
     def get(self, key: str) -> Any:
         return self.value.get(key)
 
+    def inner(self, *keys: str) -> dict[str, Any]:
+        """Return the object under these keys; empty where there is none."""
+        value: Any = self.value
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else {}
+
     @property
     def id(self) -> str:
         return str(self.get("id") or "")
@@ -82,7 +89,7 @@ class Export:
                 continue
             yield Note(file, f"{count} x {what}: not part of an eval as the API returns it, and not read")
         for run in self.runs:
-            total, here = (run.get("result_counts") or {}).get("total"), len(self.items_of(run))
+            total, here = run.inner("result_counts").get("total"), len(self.items_of(run))
             if isinstance(total, int) and 0 < here < total:
                 yield Note(run.place, f"has {total} output items, and {here} of them are here. Fetch the others")
 
@@ -96,8 +103,7 @@ class Export:
 
 def source_of(run: Found) -> dict[str, Any]:
     """Return where the items of a run came from; empty where it does not say."""
-    source = (run.get("data_source") or {}).get("source")
-    return source if isinstance(source, dict) else {}
+    return run.inner("data_source", "source")
 
 
 def _seconds(value: Any) -> float:

@@ -110,7 +110,7 @@ def _items(export: Export, files: Path | None, notes: list[Note]) -> Iterator[It
 
 def _is_whole(run: Found, here: int) -> bool:
     """Whether the output items of a run are all here."""
-    total = (run.get("result_counts") or {}).get("total")
+    total = run.inner("result_counts").get("total")
     content = source_of(run).get("content")
     most = max(total if isinstance(total, int) else 0, len(content) if isinstance(content, list) else 0)
     return here >= max(most, 1)
@@ -121,8 +121,7 @@ def _of_outputs(export: Export, run: Found | None) -> Iterator[Item]:
         value = output.get("datasource_item")
         if not isinstance(value, dict):
             raise UserError(f"{output.place}: datasource_item is {value!r}, expected an object. {_REMEDY}")
-        sample = output.get("sample")
-        yield Item(value, output.place, run, sample.get("input") if isinstance(sample, dict) else None)
+        yield Item(value, output.place, run, output.inner("sample").get("input"))
 
 
 def _of_source(run: Found, files: Path | None) -> Iterator[Item]:
@@ -158,8 +157,7 @@ def _messages(item: Item) -> list[dict[str, Any]] | None:
     """Return the messages of an item, or None where neither its run nor the item has any."""
     if item.line is not None:
         return item.value["messages"]
-    source = item.run.get("data_source") if item.run else None
-    given = source.get("input_messages") if isinstance(source, dict) else None
+    given = item.run.inner("data_source").get("input_messages") if item.run else None
     if isinstance(given, dict) and given.get("type") == "item_reference":
         return _listed(_referred(str(given.get("item_reference")), item), item.where)
     if isinstance(given, dict) and isinstance(given.get("template"), list):
@@ -257,11 +255,11 @@ def _is_same(own: Any, used: Any, where: str) -> bool:
 
 def _offered(run: Found, found: Made) -> Iterator[dict[str, Any]]:
     """Yield the functions that a run offered, in the form of chat completions."""
-    params = (run.get("data_source") or {}).get("sampling_params")
-    for tool in (params.get("tools") if isinstance(params, dict) else None) or []:
-        function = tool.get("function", tool) if isinstance(tool, dict) else {}
-        if not isinstance(function, dict) or tool.get("type") != "function" or "name" not in function:
-            kind = tool.get("type") if isinstance(tool, dict) else tool
+    tools = run.inner("data_source", "sampling_params").get("tools") or []
+    for tool in tools if isinstance(tools, list) else [tools]:
+        kind = tool.get("type") if isinstance(tool, dict) else tool
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if kind != "function" or not isinstance(function, dict) or "name" not in function:
             note = Note(run.place, f"the hosted tool {kind!r} is not served here, and rows do not offer it")
             found.notes += [] if note in found.notes else [note]
             continue
