@@ -11,6 +11,7 @@ dropped without a word, and no foreign 0 that hides an error is taken over.
     foreign.py     reading the files of others: whole JSON, or an error that names line and remedy
     openai.py      a fine-tuning job of OpenAI or Azure with its files
     bedrock.py     a customization job of Amazon Bedrock with its files and the Lambda that grades
+    evals/         an eval of OpenAI with its runs and output items
     grader.py      a grader.json alone
     splits.py      a test split that is missing, cut from training rows by a hash of their inputs
     scales.py      range and chance of a grader, where they follow from it
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rft.bridges import bedrock, grader, openai
+from rft.bridges import bedrock, evals, grader, openai
 from rft.bridges.agent import written
 from rft.bridges.imported import Imported, Note
 from rft.errors import UserError, did_you_mean
@@ -33,6 +34,7 @@ KINDS: dict[str, Callable[[Path, Path | None], Imported]] = {
     "openai": openai.read,
     "azure": openai.read,
     "bedrock": bedrock.read,
+    "evals": evals.read,
     "grader": grader.read,
 }
 """What stands before the colon of --from -> what reads the file behind it, with the folder of

@@ -31,14 +31,15 @@ def json_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def json_value(written: str, where: str) -> Any:
-    """Raises UserError naming the line, and whether the text ends too early."""
+def json_value(written: str, where: str, first_line: int = 1) -> Any:
+    """Raises UserError naming the line, and whether the text ends too early. `first_line`: the
+    number of the text's first line in its file."""
     try:
         return json.loads(written, object_pairs_hook=config.unique)
     except json.JSONDecodeError as error:
         is_cut = error.pos >= len(written.rstrip()) or error.msg.startswith("Unterminated")
         what = "cut off in the middle" if is_cut else f"not JSON: {error.msg}"
-        raise UserError(f"{where}:{error.lineno}: {what}. {_AGAIN}") from None
+        raise UserError(f"{where}:{error.lineno + first_line - 1}: {what}. {_AGAIN}") from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply. {_AGAIN}") from None
     except ValueError as error:  # a key that stands twice

@@ -32,7 +32,7 @@ def cut(rows: dict[Split, list[Line]]) -> tuple[dict[Split, list[Line]], list[st
     found["train"] = train
     if missing and not train:
         raise UserError(
-            f"{rows['train'][0].where.rpartition(':')[0]}: {len(rows['train'])} rows with "
+            f"{rows['train'][0].where.partition(':')[0]}: {len(rows['train'])} rows with "
             f"{len({_input(line) for line in rows['train']})} different inputs are too few to cut "
             f"{' and '.join(missing)} from. Add rows."
         )
