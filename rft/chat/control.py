@@ -185,9 +185,11 @@ class Control:
         """`text`: the template's string with the real texts, `hidden_text`: the same with the
         hidden ones."""
         own = self._written(hidden_text)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        if [token for token, _, _ in own] == self._tokens(text, ids):
-            return ids
+        # More marks than the template wrote are forged: no need to encode this string.
+        if all(text.count(mark) <= hidden_text.count(mark) for mark in self._contents.values()):
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+            if [token for token, _, _ in own] == self._tokens(text, ids):
+                return ids
         parts: list[str] = []
         at = 0
         for token, start, end in own:

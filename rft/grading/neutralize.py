@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -71,6 +71,14 @@ _SURE = r"(?:full|perfect|passing|positive|1(?:\.0+)?|10|100)"
 _TOP = r"(?:full|maxim(?:um|al)|perfect|highest|top|best)"
 _i = partial(re.compile, flags=re.IGNORECASE | re.MULTILINE)
 
+_ASKS = _i(
+    r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b[^.\n]{0,40}"
+    rf"(?:\b{_BEST}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_BEST}\b|\b{_FULL}\b)"
+    r"[^\n]{0,20}"
+)
+_LONGEST_ASKED, _PIECE = 200, 10_000
+"""More characters than it matches, and how many are searched in one call: 80 kB of `give` take
+0.1 s, in which a call of `re` lets no other thread run."""
 _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("addresses the judge", _i(rf"{_LINE}{_JUDGE}[ \t*_]*[:,]{_REST}")),
     (
@@ -93,14 +101,7 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
         "new instructions",
         _i(rf"\b(?:new|updated|revised|actual|real)\s+(?:system\s+)?(?:instructions?|prompt|rubric|task)\s*:{_REST}"),
     ),
-    (
-        "asks for a verdict",
-        _i(
-            r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b[^.\n]{0,40}"
-            rf"(?:\b{_BEST}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_BEST}\b|\b{_FULL}\b)"
-            r"[^\n]{0,20}"
-        ),
-    ),
+    ("asks for a verdict", _ASKS),
     (
         "asks for a verdict",
         _i(
@@ -326,7 +327,7 @@ def _defused(text: str) -> tuple[str, list[str]]:
     plain = reading.letters
     if _SAYS_NOTHING.fullmatch(plain) or _LEAD_IN.fullmatch(plain):
         return NO_ANSWER, [f"no answer: {_quoted(text)}"] if text.strip() else []
-    spans = [(reading.span(hit), kind, True) for kind, pattern in _WITHHOLD for hit in pattern.finditer(plain)]
+    spans = [(reading.span(hit), kind, True) for kind, pattern in _WITHHOLD for hit in _hits(pattern, plain)]
     spans += [(reading.span(hit), kind, False) for kind, pattern in _ESCAPE for hit in pattern.finditer(plain)]
     spans.sort(key=lambda span: (span[0][0], -span[0][1], not span[2]))
     parts: list[str] = []
@@ -345,6 +346,20 @@ def _defused(text: str) -> tuple[str, list[str]]:
         end = stop
     parts.append(text[end:])
     return "".join(parts), evidence
+
+
+def _hits(pattern: re.Pattern[str], plain: str) -> Iterator[re.Match[str]]:
+    """Do what `finditer` does, the slowest pattern in pieces."""
+    if pattern is not _ASKS:
+        yield from pattern.finditer(plain)
+        return
+    at = 0
+    for start in range(0, len(plain), _PIECE):
+        for hit in pattern.finditer(plain, max(at, start), start + _PIECE + _LONGEST_ASKED):
+            if hit.start() >= start + _PIECE:
+                break
+            at = hit.end()
+            yield hit
 
 
 def _escaped(text: str) -> str:

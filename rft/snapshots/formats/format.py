@@ -179,12 +179,11 @@ class _Buffer:
             else:
                 if end == len(self._text) and self._read():
                     continue  # a number may go on
-                self._failed = False
                 return self._taken(value, end)
 
     def _parsed(self) -> tuple[Any, int]:
-        """Parse here. Behind a value that failed, in a short piece first: for an error the parser
-        counts the lines from the beginning of its text."""
+        """Parse here. Once a value has failed, in a short piece first: for an error the parser counts
+        the lines from the beginning of its text, and where one record is broken others may be."""
         if self._failed:
             piece = self._text[self._at : self._at + _PIECE]
             try:
@@ -263,7 +262,7 @@ def _refuse(constant: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _BETWEEN = re.compile("[ \\t\\r\\n\ufeff]*")
 _NEXT = re.compile(r"\n[{\[]")
-_NO_KEY = re.compile(r"\{[ \t\r\n]*+[^\"} \t\r\n]")
+_NO_KEY = re.compile(r"(?:\[[ \t\r\n]*+){0,4}+\{[ \t\r\n]*+[^\"} \t\r\n]")
 _PIECE, _REREAD = 4096, 1 << 17
 _LONGEST_TOKEN = 16  # of what the parser reports at its beginning: -Infinity, \\ud83d\\ude00
 _CUT = "cut off: the file ends in this record, its last"
