@@ -25,7 +25,7 @@ from rft.bridges import foreign
 from rft.bridges.imported import Imported, Note
 from rft.bridges.promptfoo import grader, marked
 from rft.bridges.promptfoo.assertions import Reader
-from rft.bridges.promptfoo.cases import Case, Test, cases, prompts, tests
+from rft.bridges.promptfoo.cases import Case, Test, multiplied, prompts, tests
 from rft.bridges.promptfoo.judges import Judged, judged, to_fill
 from rft.bridges.promptfoo.marked import Object, place
 from rft.errors import UserError
@@ -66,7 +66,7 @@ def read(path: Path, files: Path | None) -> Imported:
     rows, asked = list[Line](), list[Judged]()
     for test in found:
         notes += [Note(f"{where}: {key}", _OTHER) for where, key in test.unused]
-        for case in cases(test, known, base):
+        for case in multiplied(test, known, base):
             row, judge, said = _row(case, base, has_slices=len(known) > 1)
             rows.append(Line(json.dumps(row, ensure_ascii=False), test.where))
             asked.append(judge)

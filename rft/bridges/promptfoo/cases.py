@@ -114,7 +114,7 @@ def _prompt(raw: str, label: str | None, base: Path, where: str, number: int) ->
     elif path.suffix == ".md":
         texts = [written]
     else:
-        texts = [json.dumps(marked.load(path), ensure_ascii=False)]
+        texts = [json.dumps(marked.load(path), ensure_ascii=False, separators=(",", ":"))]
     if not texts:
         raise UserError(f"{path}: holds no prompt. Write one.")
     name = label or path.name
@@ -205,7 +205,8 @@ def _merged(test: Object, default: Object) -> Test:
         for key, words in _CHANGES.items():
             if key in (one.get("options") or {}):
                 raise UserError(f"{place(one['options'], key)}: options.{key} {words}. Remove it, or do it in python.")
-    options = dict(default.get("options") or {}) | dict(test.get("options") or {})
+    options = dict(default.get("options") or {})
+    options |= {key: value for key, value in (test.get("options") or {}).items() if value != "" or key not in options}
     own = (test.get("options") or {}).get("disableDefaultAsserts") is True
     threshold = test.get("threshold") if test.get("threshold") is not None else default.get("threshold")
     if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
@@ -228,7 +229,7 @@ def _merged(test: Object, default: Object) -> Test:
 
 
 # -- rows ------------------------------------------------------------------------------------------
-def cases(test: Test, known: list[Prompt], base: Path) -> Iterator[Case]:
+def multiplied(test: Test, known: list[Prompt], base: Path) -> Iterator[Case]:
     """Multiply a test. Raises UserError for a template that is not plain."""
     refs = test.prompts
     chosen = [one for one in known if refs is None or any(_refers(ref, one.label) for ref in refs)]
