@@ -118,12 +118,13 @@ def test_an_assertion_that_raises_is_no_score(tmp_path: Path):
 
 # -- the folder ------------------------------------------------------------------------------------
 def test_the_folder_is_an_agent_like_any_other(tmp_path: Path):
-    read = imported(tmp_path)
+    names = ", ".join(f"France {n}" for n in range(20))
+    read = imported(tmp_path, CAPITAL.replace("France, Gaul, Frankia, Gallia, Francia", names))
     made = tmp_path / "capital"
     said = bridges.written(read, made, "capital", "capital", {})
     loaded = recipe.load(config.Recipe(path=str(made)))
-    examples = [example for split in ("train", "validation", "test") for example in loaded.examples(split, 9, 0)]  # type: ignore[arg-type]
-    assert len(examples) == 5
+    examples = [example for split in ("train", "validation", "test") for example in loaded.examples(split, 20, 0)]  # type: ignore[arg-type]
+    assert len(examples) == 20
     assert {example.row()["reference_answer"] for example in examples} == {"Paris"}
     assert "target: reference_answer" in (made / "params.yaml").read_text(encoding="utf-8")
     assert json.loads((made / "grader.json").read_text(encoding="utf-8"))["range"] == [0, 1]
@@ -149,7 +150,7 @@ def test_what_has_no_counterpart_is_said_with_its_line(tmp_path: Path):
 
 
 # -- judges ----------------------------------------------------------------------------------------
-RUBRIC = CAPITAL + '      - {type: llm-rubric, value: "names {{country}}", weight: 4, provider: "openai:chat:judge-1"}\n'
+RUBRIC = CAPITAL + '      - {type: llm-rubric, value: "is {{country}}", weight: 4, provider: "openai:chat:judge-1"}\n'
 
 
 def test_a_judge_stands_beside_the_assertions_with_its_weight(tmp_path: Path):
@@ -160,7 +161,7 @@ def test_a_judge_stands_beside_the_assertions_with_its_weight(tmp_path: Path):
     assert grader.graders["judge"].type == "score_model"
     assert read.grader is not None
     assert read.grader["graders"]["judge"]["model"] == "judge-1"
-    assert rows(read)[1]["judged"] == [{"type": "llm-rubric", "value": "names Gaul"}]
+    assert rows(read)[1]["judged"] == [{"type": "llm-rubric", "value": "is Gaul"}]
     assert any("OPENAI_BASE_URL" in line for line in read.to_fill)
 
 
@@ -182,7 +183,7 @@ def test_tests_that_ask_differently_are_refused(tmp_path: Path):
 # -- bad input -------------------------------------------------------------------------------------
 EQUALS = "      - {type: equals, value: Paris, weight: 3}\n"
 BAD = {
-    "javascript": (EQUALS, "      - {type: javascript, value: output.length}\n", r":5: the assertion javascript .*python"),
+    "javascript": (EQUALS, "      - {type: javascript, value: output.length}\n", r":5: the assertion javascript .*py"),
     "a script": (EQUALS, "      - {type: python, value: file://a.js}\n", r":5: value is 'file://a.js'.*JavaScript"),
     "unknown": (EQUALS, "      - {type: equal, value: Paris}\n", r":5: the assertion 'equal' is not known.*equals"),
     "similar": (EQUALS, "      - {type: similar, value: Paris}\n", r":5: the assertion similar compares embeddings"),
@@ -193,7 +194,7 @@ BAD = {
     "a key": (EQUALS, "      - {type: equals, value: a, threshhold: 1}\n", r":5: 'threshhold' is no key"),
     "a weight": (EQUALS, "      - {type: equals, value: a, weight: -1}\n", r":5: weight is -1. Write 0 or more"),
     "transform": (EQUALS, "      - {type: equals, value: a, transform: x}\n", r":5: transform changes what is graded"),
-    "a flag": (EQUALS, "      - {type: regex, value: (?i)paris}\n", r":5: regex '\(\?i\)paris' has a group"),
+    "a flag": (EQUALS, "      - {type: regex, value: '(?i)paris'}\n", r":5: regex '\(\?i\)paris' has a group"),
     "a reference": (EQUALS, "      - {type: regex, value: '(a)\\1'}\n", r":5: regex .* has \\1"),
     "a format": (EQUALS, "      - {type: is-json, value: {format: date}}\n", r":5: value.format is not read alike"),
     "a filter": ("Paris", "'{{country | upper}}'", r":5: value: the template '\{\{country \| upper\}\}.*not plain"),
@@ -210,8 +211,8 @@ BAD = {
     "no tests": (CAPITAL[CAPITAL.index("tests") :], "", r"promptfooconfig.yaml:1: tests is missing or empty"),
     "no assert": (CAPITAL[CAPITAL.index("    assert") :], "", r":3: assert is missing or empty, so nothing grades"),
     "weights": ("weight: 3", "weight: 0", None),
-    "scoring": ("    assert:\n", "    assertScoringFunction: file://s.js\n    assert:\n", r":4: assertScoringFunction is"),
-    "options": ("    assert:\n", "    options: {transform: x}\n    assert:\n", r":4: options.transform changes the answer"),
+    "scoring": ("    assert:\n", "    assertScoringFunction: file://s.js\n    assert:\n", r":4: assertScoring"),
+    "options": ("    assert:\n", "    options: {transform: x}\n    assert:\n", r":4: options.transform changes the"),
     "a typo": ("    assert:\n", "    asert: []\n    assert:\n", r":4: 'asert' is no key of a test"),
     "cut": ("value: London}", 'value: "Lon', r":6: cut off in the middle"),
 }  # fmt: skip

@@ -60,9 +60,7 @@ def read(path: Path, files: Path | None) -> Imported:
         raise UserError(f"{path}: a config of Promptfoo names its files itself. Leave out --files.")
     config, base = _config(path), path.parent
     known, found = prompts(config, base), tests(config, base)
-    notes = [
-        Note(f"{place(config, key)}: {key}", _UNUSED.get(key, _OTHER)) for key in config if key not in _KNOWN
-    ]
+    notes = [Note(f"{place(config, key)}: {key}", _UNUSED.get(key, _OTHER)) for key in config if key not in _KNOWN]
     rows, asked = list[Line](), list[Judged]()
     for test in found:
         notes += [Note(f"{where}: {key}", _OTHER) for where, key in test.unused]

@@ -79,7 +79,9 @@ class Reader:
                 self.notes.append(Note(f"{where}: {kind}", LEFT_OUT[kind]))
             elif kind == "assert-set":
                 if inside:
-                    raise UserError(f"{where}: an assert-set inside an assert-set. Write its assertions into the outer.")
+                    raise UserError(
+                        f"{where}: an assert-set inside an assert-set. Write its assertions into the outer."
+                    )
                 found.append(self._set(assertion))
             else:
                 self._check(assertion, kind)
@@ -95,7 +97,9 @@ class Reader:
         inner = assertion.get("assert")
         ready = self.read(inner, inside=True) if isinstance(inner, list) else []
         if sum(each.get("weight", 1) for each in ready) <= 0:
-            raise UserError(f"{place(assertion)}: the assert-set grades nothing. Add an assertion with a weight above 0.")
+            raise UserError(
+                f"{place(assertion)}: the assert-set grades nothing. Add an assertion with a weight above 0."
+            )
         _number(assertion, "threshold", 0)
         return _kept(assertion) | {"assert": ready}
 
@@ -240,7 +244,9 @@ _READY: dict[str, Callable[[Reader, Object, str], dict[str, Any]]] = {
 
 
 def _kept(assertion: Object) -> dict[str, Any]:
-    return {key: plain(assertion[key]) for key in ("type", "value", "weight", "threshold", "config") if key in assertion}
+    return {
+        key: plain(assertion[key]) for key in ("type", "value", "weight", "threshold", "config") if key in assertion
+    }
 
 
 def _number(assertion: Object, key: str, default: float) -> float:
@@ -263,7 +269,9 @@ def _function(body: str) -> str:
         return f"import json\n\ndef main(output, context):\n    return {body}\n"
     indents = [line[: len(line) - len(line.lstrip())] for line in body.split("\n") if line.strip()]
     indent = next((each for each in indents if each), "    ")
-    return "import json\n\ndef main(output, context):\n" + "\n".join(f"{indent}{each}" for each in body.split("\n")) + "\n"
+    return (
+        "import json\n\ndef main(output, context):\n" + "\n".join(f"{indent}{each}" for each in body.split("\n")) + "\n"
+    )
 
 
 def _by_commas(text: str, where: str) -> list[str]:
@@ -287,4 +295,4 @@ def _by_commas(text: str, where: str) -> list[str]:
     return found
 
 
-_BLANK = "\t\n\x0b\x0c\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_BLANK = "".join(chr(n) for n in range(2**16) if BLANKS.match(chr(n)))

@@ -105,7 +105,9 @@ def _prompt(raw: str, label: str | None, base: Path, where: str, number: int) ->
             raise UserError(f"{where}: the prompt {raw[:60]!r} is made elsewhere. Write its text.")
         return [Prompt(label or f"prompt {number}", raw, where)]
     if path.suffix not in _TEXTS:
-        raise UserError(f"{where}: the prompt {raw!r} is no text. Name a file that ends in {', '.join(sorted(_TEXTS))}.")
+        raise UserError(
+            f"{where}: the prompt {raw!r} is no text. Name a file that ends in {', '.join(sorted(_TEXTS))}."
+        )
     written = foreign.text(path)
     if path.suffix == ".txt":
         texts = [text for text in map(str.strip, _between(written)) if text]

@@ -1,11 +1,11 @@
 """Reads a test of a CSV file: its columns are variables, and __expected says what is asserted.
 
-    Paris                       equals
-    contains:Paris              any type before the colon, also with not-
-    contains-any:a, "b, c"      texts between commas
-    levenshtein(3):Paris        a threshold
-    grade: is polite            llm-rubric
-    python: len(output) < 9     an expression
+Paris                       equals
+contains:Paris              any type before the colon, also with not-
+contains-any:a, "b, c"      texts between commas
+levenshtein(3):Paris        a threshold
+grade: is polite            llm-rubric
+python: len(output) < 9     an expression
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def _assertion(text: str, file: str, line: int, column: str) -> Object:
     if kind in _SCRIPT:
         return _filled(found, {"type": "javascript", "value": rest})
     if kind == "file":
-        raise UserError(f"{file}:{line}: {column} is {text[:60]!r}. Write the test in YAML, which names a file as python.")
+        raise UserError(
+            f"{file}:{line}: {column} is {text[:60]!r}. Write the test in YAML, which names a file as python."
+        )
     if kind == "python":
         return _filled(found, {"type": "python", "value": rest.strip()})
     form = _FORM.fullmatch(text)

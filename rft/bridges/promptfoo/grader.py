@@ -26,7 +26,7 @@ def grade(sample, item):
 def verdict(output, item):
     """Return the score, and whether the test has passed."""
     results = [one(each, output, item) for each in item["assert"]]
-    print(", ".join(f"{each['type']} {result[0]:g}" for each, result in zip(item["assert"], results)))
+    print(", ".join(f"{each['type']} {result[0]:g}" for each, result in zip(item["assert"], results, strict=True)))
     return joined(results, item.get("threshold"))
 
 

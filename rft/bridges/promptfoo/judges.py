@@ -27,7 +27,10 @@ _INPUTS = {
     "D: they contradict. E: they differ, in what does not matter for the facts.",
     "model-graded-closedqa": _QUESTION + f"The criterion is:\n{_VALUE}\n\nDoes the answer meet it? Y: yes. N: no.",
 }
-_LABELS = {"factuality": (["A", "B", "C", "D", "E"], ["A", "B", "C", "E"]), "model-graded-closedqa": (["Y", "N"], ["Y"])}
+_LABELS = {
+    "factuality": (["A", "B", "C", "D", "E"], ["A", "B", "C", "E"]),
+    "model-graded-closedqa": (["Y", "N"], ["Y"]),
+}
 _NO_NAME = "JUDGE"
 
 

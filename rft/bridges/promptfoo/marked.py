@@ -69,8 +69,9 @@ def parse(written: str, file: str, first: int = 1) -> Any:
         node = yaml.compose(written, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = first + (mark.line if mark else 0)
-        is_cut = mark is not None and mark.line >= len(written.rstrip("\n").split("\n"))
+        last = written.rstrip("\n").count("\n")
+        is_cut = mark is not None and mark.line > last  # it was not done at the end
+        line = first + (min(mark.line, last) if mark else 0)
         what = "cut off in the middle" if is_cut else f"not YAML: {error.problem or error.context}"
         raise UserError(f"{file}:{line}: {what}. Fix the line, or export the file again.") from None
     except yaml.YAMLError as error:

@@ -1,7 +1,8 @@
 """Says which JSON schemas our validator reads as Promptfoo's does: draft 7, without formats.
 
-A `$ref` is resolved there before the schema is read. Promptfoo's (Ajv) knows `nullable` and its own rules of e-mail addresses and dates, and stops at an
-unknown keyword; ours (jsonschema_rs) would pass over the one and has other rules for the other.
+Promptfoo's (Ajv) knows `nullable`, has its own rules of e-mail addresses and dates, and stops at an
+unknown keyword. Ours (jsonschema_rs) would pass over the first, and has other rules for the second.
+A `$ref` is resolved there in the config, before the schema is read.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ def _read(schema: Any, where: str) -> None:
                 _read(each, f"{inside}.{name}")
         elif key == "pattern":
             _pattern(value, inside)
-        elif key == "multipleOf" and isinstance(value, int):
-            pass
-        elif key == "$schema" and str(value).rstrip("#") == _DRAFT:
-            pass
-        elif key not in _PLAIN:
+        elif key not in _PLAIN and (key, type(value)) != ("multipleOf", int) and not _is_draft_7(key, value):
             raise UserError(f"{inside} is not read alike here and in Promptfoo. Remove it, or check it in python.")
+
+
+def _is_draft_7(key: str, value: Any) -> bool:
+    return key == "$schema" and str(value).rstrip("#") == _DRAFT
 
 
 def _pattern(value: Any, where: str) -> None:
     try:
         translated(value if isinstance(value, str) else "(")
     except Unlike as error:
-        raise UserError(f"{where}: {str(value)[:60]!r} {error}. Write it in another way, or check it in python.") from None
+        raise UserError(f"{where}: {str(value)[:60]!r} {error}. Write it another way, or check it in python.") from None
