@@ -152,7 +152,8 @@ def _each(given: Any, base: Path, where: str) -> Iterator[Object]:
         return
     if given is not None and not isinstance(given, List):
         raise UserError(f"{where}: tests is {str(given)[:40]!r}. Write a list of tests, or file://NAME.")
-    for number, one in enumerate(given or []):
+    for number, one in enumerate(given or ()):
+        assert given is not None
         if isinstance(one, str):
             yield from _of_file(one, base, place(given, number))
         elif isinstance(one, Object) and "path" not in one:

@@ -9,28 +9,31 @@ The row holds them with their templates filled: `assert`, and `threshold` where 
 An assertion that raises, and a row without assertions, give no score. Promptfoo gives 0 and 1.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import re
+from typing import Any
 
 BLANKS = re.compile("[\t\n\x0b\x0c\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]+")
 NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?))", re.ASCII)
 
 
-def grade(sample, item):
+def grade(sample: Any, item: Any) -> float:
     """Return the score of the answer, and print those of its assertions."""
     score, _ = verdict(sample["output_text"], item)
     return score
 
 
-def verdict(output, item):
+def verdict(output: str, item: Any) -> tuple[float, bool]:
     """Return the score, and whether the test has passed."""
     results = [one(each, output, item) for each in item["assert"]]
     print(", ".join(f"{each['type']} {result[0]:g}" for each, result in zip(item["assert"], results, strict=True)))
     return joined(results, item.get("threshold"))
 
 
-def joined(results, threshold):
+def joined(results: Any, threshold: Any) -> tuple[float, bool]:
     """Join (score, passed, weight) of several assertions."""
     total = sum(weight for _, _, weight in results)
     if total <= 0:
@@ -39,7 +42,7 @@ def joined(results, threshold):
     return score, all(passed for _, passed, _ in results) if threshold is None else score >= threshold
 
 
-def one(assertion, output, item):
+def one(assertion: Any, output: str, item: Any) -> tuple[float, bool, float]:
     """Return score, passed and weight of one assertion or assert-set."""
     kind, weight = assertion["type"], assertion.get("weight", 1)
     if kind == "assert-set":
@@ -55,13 +58,13 @@ def one(assertion, output, item):
 
 
 # -- texts -----------------------------------------------------------------------------------------
-def units(text):
+def units(text: str) -> str:
     """Write a text as JavaScript sees it, a letter for each 16 bits."""
     halves = text.encode("utf-16-le", "surrogatepass")
     return "".join(chr(halves[n] | halves[n + 1] << 8) for n in range(0, len(halves), 2))
 
 
-def equals(assertion, output, inverse):
+def equals(assertion: Any, output: str, inverse: bool) -> bool:
     value = assertion["value"]
     if isinstance(value, str):
         return (value == output) != inverse
@@ -71,7 +74,7 @@ def equals(assertion, output, inverse):
         return inverse
 
 
-def same(left, right):
+def same(left: Any, right: Any) -> bool:
     """Compare two values of JSON: numbers by value, keys in any order, true is not 1."""
     if isinstance(left, bool) or isinstance(right, bool) or left is None or right is None:
         return left is right
@@ -84,8 +87,8 @@ def same(left, right):
     return isinstance(left, str) and isinstance(right, str) and left == right
 
 
-def contains(choose, fold):
-    def check(assertion, output, inverse):
+def contains(choose: Any, fold: Any) -> Any:
+    def check(assertion: Any, output: str, inverse: bool) -> bool:
         value = assertion["value"]
         values = [fold(each) for each in (value if isinstance(value, list) else [value])]
         return choose(each in fold(output) for each in values) != inverse
@@ -93,22 +96,22 @@ def contains(choose, fold):
     return check
 
 
-def starts_with(assertion, output, inverse):
+def starts_with(assertion: Any, output: str, inverse: bool) -> bool:
     return output.startswith(assertion["value"]) != inverse
 
 
-def regex(assertion, output, inverse):
+def regex(assertion: Any, output: str, inverse: bool) -> bool:
     return (re.search(assertion["pattern"], units(output), re.ASCII) is not None) != inverse
 
 
-def levenshtein(assertion, output, inverse):
+def levenshtein(assertion: Any, output: str, inverse: bool) -> bool:
     from rapidfuzz.distance import Levenshtein
 
     away = Levenshtein.distance(units(output), units(assertion["value"]))
     return (away <= assertion.get("threshold", 5)) != inverse
 
 
-def word_count(assertion, output, inverse):
+def word_count(assertion: Any, output: str, inverse: bool) -> bool:
     count = sum(1 for word in BLANKS.split(output) if word)
     value = assertion["value"]
     if isinstance(value, dict):
@@ -117,10 +120,10 @@ def word_count(assertion, output, inverse):
 
 
 # -- JSON ------------------------------------------------------------------------------------------
-def parsed(text):
+def parsed(text: str) -> Any:
     """Read JSON as JavaScript does: every number is a float, and NaN is no JSON."""
 
-    def refuse(word):
+    def refuse(word: str) -> Any:
         raise ValueError(word)
 
     try:
@@ -129,7 +132,7 @@ def parsed(text):
         raise ValueError("nested too deeply") from None
 
 
-def is_json(assertion, output, inverse):
+def is_json(assertion: Any, output: str, inverse: bool) -> bool:
     try:
         value = parsed(output)
     except ValueError:
@@ -137,14 +140,14 @@ def is_json(assertion, output, inverse):
     return conforms(value, assertion["schema"]) != inverse if "schema" in assertion else not inverse
 
 
-def conforms(value, schema):
+def conforms(value: Any, schema: Any) -> bool:
     import jsonschema_rs
 
     return jsonschema_rs.Draft7Validator(schema).is_valid(value)
 
 
 # -- Python ----------------------------------------------------------------------------------------
-def scored(assertion, output, item, inverse):
+def scored(assertion: Any, output: str, item: Any, inverse: bool) -> tuple[float, bool]:
     """Run the assertion's own source, and read what it returns."""
     context = {
         "prompt": item.get("prompt"),
@@ -153,9 +156,9 @@ def scored(assertion, output, item, inverse):
         "providerResponse": {"output": output},
         **({"config": assertion["config"]} if "config" in assertion else {}),
     }
-    space = {"__name__": "assertion"}
-    exec(compile(assertion["source"], "<assertion>", "exec"), space)
-    value = json.loads(json.dumps(space[assertion["function"]](output, context)), parse_constant=float)
+    space: dict[str, Any] = {"__name__": "assertion"}
+    exec(compile(assertion["source"], "<assertion>", "exec", dont_inherit=True), space)
+    value: Any = json.loads(json.dumps(space[assertion["function"]](output, context)), parse_constant=float)
     threshold = assertion.get("threshold")
     if isinstance(value, str) and value.startswith("{"):
         value = json.loads(value)
@@ -166,12 +169,16 @@ def scored(assertion, output, item, inverse):
         return float(passed), passed
     if isinstance(value, dict):
         passed, score = value.get("pass", value.get("pass_")), value.get("score")
-        is_number = isinstance(score, (int, float)) and not isinstance(score, bool) and math.isfinite(score)
-        if not isinstance(passed, bool) or not is_number or not isinstance(value.get("reason"), str):
+        has_reason = isinstance(value.get("reason"), str)
+        if (
+            not isinstance(passed, bool)
+            or not isinstance(score, (int, float))
+            or isinstance(score, bool)
+            or not has_reason
+        ):
             raise TypeError(f"a python assertion returned {value!r:.200}, expected pass, score and reason")
-        if threshold is not None and score < threshold:
-            passed = False
-        return float(score), passed != inverse
+        reached = threshold is None or score >= threshold
+        return float(score), (passed and reached) != inverse
     if isinstance(value, str) and (number := NUMBER.match(value)):
         value = float(number[1])
     if not isinstance(value, (int, float)) or not math.isfinite(value):

@@ -97,7 +97,7 @@ def judged(ready: Sequence[Mapping[str, Any]], asked: Sequence[dict[str, Any]], 
     if asked[0]["weight"] == 0:
         raise UserError(f"{asked[0]['where']}: a judge of weight 0 costs, and decides nothing. Leave it out.")
     one = asked[0] | {"provider": asked[0]["provider"] or _provider(test)}
-    return Judged(one["where"], one, beside)
+    return Judged(asked[0]["where"], one, beside)
 
 
 def _provider(test: Test) -> str | None:
