@@ -10,6 +10,7 @@ named (docs/from_openai.md):
   rft new recipes/mine --from bedrock:job.json --files exported  with the Lambda function's source
   rft new recipes/mine --from evals:exported                     an eval, its runs and output items
   rft new recipes/mine --from grader:g.json --files exported     rows in exported/train.jsonl
+  rft new recipes/mine --from promptfoo:promptfooconfig.yaml     prompts, tests and assertions
 
 Files that a job names by id lie in the folder of --files under that id: file-abc.jsonl.
 """

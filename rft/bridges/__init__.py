@@ -13,6 +13,7 @@ dropped without a word, and no foreign 0 that hides an error is taken over.
     bedrock.py     a customization job of Amazon Bedrock with its files and the Lambda that grades
     evals/         an eval of OpenAI with its runs and output items
     grader.py      a grader.json alone
+    promptfoo/     a config of Promptfoo: prompts x tests, and assertions with Promptfoo's scores
     splits.py      a test split that is missing, cut from training rows by a hash of their inputs
     scales.py      range and chance of a grader, where they follow from it
     agent.py       writes the folder
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rft.bridges import bedrock, evals, grader, openai
+from rft.bridges import bedrock, evals, grader, openai, promptfoo
 from rft.bridges.agent import written
 from rft.bridges.imported import Imported, Note
 from rft.errors import UserError, did_you_mean
@@ -36,6 +37,7 @@ KINDS: dict[str, Callable[[Path, Path | None], Imported]] = {
     "bedrock": bedrock.read,
     "evals": evals.read,
     "grader": grader.read,
+    "promptfoo": promptfoo.read,
 }
 """What stands before the colon of --from -> what reads the file behind it, with the folder of
 --files."""
