@@ -17,6 +17,8 @@ from rft.types import Split
 
 SHARES: dict[Split, int] = {"test": 20, "validation": 10}
 """Percent of the training inputs that a missing split takes."""
+LEAST = 2
+"""Of one example nothing can be said."""
 
 
 def cut(rows: dict[Split, list[Line]]) -> tuple[dict[Split, list[Line]], list[str]]:
@@ -57,10 +59,11 @@ def overlap(rows: dict[Split, list[Line]]) -> None:
 
 
 def _chosen(lines: Sequence[Line], percent: int, salt: str) -> set[str]:
-    """Choose inputs by their hash; the one with the smallest where none falls below the share."""
+    """Choose inputs by their hash; those with the smallest where fewer fall below the share than a
+    split must have."""
     places = {key: int(hashlib.sha256(f"{salt} {key}".encode()).hexdigest()[:8], 16) for key in map(_input, lines)}
     below = {key for key, place in places.items() if place < percent * (1 << 32) // 100}
-    return below or set(sorted(places, key=lambda key: places[key])[:1])
+    return below if len(below) >= LEAST else set(sorted(places, key=lambda key: places[key])[:LEAST])
 
 
 def _input(line: Line) -> str:

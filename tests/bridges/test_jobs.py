@@ -87,6 +87,16 @@ def test_the_cut_follows_the_input_alone(tmp_path: Path) -> None:
     assert of_split["test"] <= more
 
 
+def test_a_split_has_two_examples_at_least(tmp_path: Path) -> None:
+    exported(tmp_path, job() | {"validation_file": None})
+    for num in (5, 8, 12):
+        written([row(n) for n in range(num)], tmp_path / "file-train.jsonl")
+        imported(f"openai:{tmp_path / 'job.json'}", tmp_path, tmp_path / f"mine{num}")
+        made = settings(tmp_path / f"mine{num}")
+        assert min(made["examples"]["validation"], made["examples"]["test"], made["baseline"]["examples"]) >= 2
+        assert made["examples"]["train"] >= 1
+
+
 @pytest.mark.parametrize(
     ("body", "change"),
     [

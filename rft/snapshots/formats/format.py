@@ -182,8 +182,9 @@ class _Buffer:
                 return self._taken(value, end)
 
     def _parsed(self) -> tuple[Any, int]:
-        """Parse here. Once a value has failed, in a short piece first: for an error the parser counts
-        the lines from the beginning of its text, and where one record is broken others may be."""
+        """Parse here. Once a value has failed, in a short piece first: for an error the parser
+        counts lines from the beginning of its text, and where one record is broken others may be.
+        """
         if self._failed:
             piece = self._text[self._at : self._at + _PIECE]
             try:
