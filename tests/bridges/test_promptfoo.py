@@ -102,6 +102,13 @@ def test_weight_three_met_and_one_not_is_three_quarters_and_not_passed(tmp_path:
     assert graders.read(read.grader, "grader.json").scale.pass_threshold == 1.0
 
 
+def test_yaml_is_that_of_javascript(tmp_path: Path):
+    """PyYAML reads `yes` as true and 010 as 8; a recorded config has only values that hide it."""
+    for written, text in (("yes", "yes"), ("010", "10"), ("1_0", "1_0"), ("1.50", "1.5"), ("true", "true")):
+        found = rows(imported(tmp_path, CAPITAL.replace("Paris", written)))
+        assert found[0]["reference_answer"] == text
+
+
 # -- what is no score ------------------------------------------------------------------------------
 def test_no_assertions_is_no_score(tmp_path: Path):
     read = imported(tmp_path)
@@ -140,7 +147,7 @@ def test_prompts_are_slices(tmp_path: Path):
 def test_what_has_no_counterpart_is_said_with_its_line(tmp_path: Path):
     text = "providers: [openai:gpt-4o]\nenv: {KEY: s3cret}\n" + CAPITAL + "      - {type: latency, threshold: 900}\n"
     notes = imported(tmp_path, text).notes
-    assert [note.place.rpartition("/")[2] for note in notes] == [
+    assert [note.place for note in notes] == [
         "promptfooconfig.yaml:1: providers",
         "promptfooconfig.yaml:2: env",
         "promptfooconfig.yaml:9: latency",

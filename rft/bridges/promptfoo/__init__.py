@@ -77,9 +77,14 @@ def read(path: Path, files: Path | None) -> Imported:
         origin=f"Promptfoo config {config.get('description') or path.name}",
         rows={"train": rows},
         grader=made,
-        notes=tuple(dict.fromkeys([*notes, *said])),
+        notes=tuple(dict.fromkeys(_inside(base, note) for note in [*notes, *said])),
         to_fill=to_fill(asked[0]),
     )
+
+
+def _inside(base: Path, note: Note) -> Note:
+    """Name the place from the config's folder, because the notes are kept in the agent's."""
+    return note._replace(place=note.place.removeprefix(f"{base}/"))
 
 
 def _config(path: Path) -> Object:
