@@ -117,6 +117,8 @@ def _import(here: Clone, options: argparse.Namespace, target: Path, inside: str)
     for line in told:
         say(line)
     say(f"To fill: {inside}/params.yaml: the model (policy) and the margins of the gate (gate), before a run")
+    say("See the grader refuse empty and generic answers:")
+    say(f"  {commands.command('exploits')}")
     say("How good is an agent at it today? Any server of chat completions will do:")
     server = (
         "--set policy.server.kind=chat --set policy.server.url=http://127.0.0.1:8000 --set policy.server.model=NAME"

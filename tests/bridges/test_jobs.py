@@ -145,6 +145,13 @@ def test_a_judge_is_somebody_to_name(tmp_path: Path) -> None:
     assert loaded(tmp_path / "mine").grader.range == (0, 10)
 
 
+def test_what_a_judge_reads_is_no_target(tmp_path: Path) -> None:
+    ask = [{"role": "user", "content": "Price {{item.price}}: is {{sample.output_text}} right?"}]
+    judge = {"type": "score_model", "name": "j", "model": "gpt-4.1", "input": ask}
+    imported(f"openai:{exported(tmp_path, job(judge))}", tmp_path, tmp_path / "mine")
+    assert settings(tmp_path / "mine")["examples"]["keys"] == {"target": "reference_answer"}
+
+
 GRADE = """
 def lambda_handler(event, context):
     return [graded(**one) for one in event]
