@@ -20,7 +20,8 @@ DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 PAGES = [DOCS / "architecture.md", *DECISIONS]
 DOTTED = re.compile(r"(?<![\w./-])(?:rft|tasks|flows)(?:\.\w+)+")
-PLACE = re.compile(r"(?<![\w./-])(?:rft|tasks|flows|bench|tests|recipes|infra|docs)/[\w./-]*[\w/]")
+PLACE = re.compile(r"(?<![\w./-])(?!recipes/mine\b)(?:rft|tasks|flows|bench|tests|recipes|infra|docs)/[\w./-]*[\w/]")
+"""`recipes/mine` stands for the reader's own."""
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
 
 
