@@ -150,6 +150,11 @@ class Recipe:
         return (self.folder / "demonstrations.py").exists()
 
     def demonstrations(self, count: int, seed: int) -> Iterator[list[Message]]:
+        if not self.has_demonstrations:
+            raise UserError(
+                f"{self.folder}/demonstrations.py: missing, and a warm start learns from it, as the embedded policy "
+                "always does. Write it, or name a model or a server: policy.model, policy.server (docs/models.md)."
+            )
         return self._module("demonstrations").demonstrations(self.options, count, seed)
 
     def exploit_values(self, example: Example) -> dict[str, Any]:

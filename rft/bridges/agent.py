@@ -125,8 +125,6 @@ def written(imported: Imported, folder: Path, inside: str, name: str, declared: 
     for place, content in files.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_bytes(content)
-    if imported.traffic:
-        said.append(f"traffic: {len(imported.traffic)} logged conversations")
     return [
         imported.origin,
         *told,

@@ -82,13 +82,19 @@ def read(path: Path, files: Path | None) -> Imported:
     if files is None:
         raise UserError(f"{where}: names files in S3 and a Lambda function. Add --files FOLDER with both.")
     found: dict[Split, list[Line]] = {"train": _rows(job.get("trainingDataConfig"), "trainingDataConfig", files, where)}
-    validators = (job.get("validationDataConfig") or {}).get("validators") or []
+    given = job.get("validationDataConfig")
+    validators = given.get("validators") or [] if isinstance(given, dict) else []
+    if not isinstance(validators, list) or (given and not isinstance(given, dict)):
+        raise UserError(f"{where}: validationDataConfig is {str(given)[:80]}, expected an object with validators.")
     if len(validators) > 1:
         raise UserError(f"{where}: validationDataConfig has {len(validators)} validators. Leave one of them.")
     if validators:
         found["validation"] = _rows(validators[0], "validationDataConfig.validators[0]", files, where)
-    hyper = tuning.get("hyperParameters") or {}
+    hyper = _inner(tuning, where, "hyperParameters") if tuning.get("hyperParameters") else {}
     settings, notes = _settings(hyper, where)
+    epochs = hyper.get("epochCount")
+    if epochs is not None:
+        epochs = foreign.number(epochs, f"{where}: hyperParameters.epochCount", 1)
     notes = [
         *(_note(where, key, value) for key, value in job.items() if key not in _KNOWN | _RECORD and value),
         *notes,
@@ -101,7 +107,7 @@ def read(path: Path, files: Path | None) -> Imported:
         rows=found,
         grader={"type": "endpoint", "name": "lambda", "url": "{tool_server}/grade"},
         settings=settings,
-        epochs=hyper.get("epochCount"),
+        epochs=epochs,
         tools=TOOLS,
         beside={"lambda_function.py": _handler(arn, files, where)},
         notes=tuple(notes),
@@ -148,15 +154,17 @@ def _settings(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], lis
     for key, value in given.items():
         match key:
             case "batchSize":
-                train["examples_per_step"] = int(value)
+                train["examples_per_step"] = int(foreign.number(value, f"{where}: hyperParameters.{key}", 1))
             case "epochCount":
                 pass
             case "trainingSamplePerPrompt":
-                train["group_size"] = int(value)
+                train["group_size"] = int(foreign.number(value, f"{where}: hyperParameters.{key}", 1))
             case "evalInterval":
-                train["validate_every"] = int(value)
+                train["validate_every"] = int(foreign.number(value, f"{where}: hyperParameters.{key}", 1))
             case "inferenceMaxTokens":
-                settings["rollout"] = {"max_turn_tokens": int(value)}
+                settings["rollout"] = {
+                    "max_turn_tokens": int(foreign.number(value, f"{where}: hyperParameters.{key}", 1))
+                }
             case _:
                 notes.append(_note(where, key, value))
     return settings, notes

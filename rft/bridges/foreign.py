@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,10 @@ def file_of(named: str, key: str, files: Path | None, where: str) -> Path:
         names = ", ".join(one.name for one in found)
         raise UserError(f"{beside}: {files} has {names}. Leave one of them.")
     return found[0]
+
+
+def number(value: Any, where: str, least: float) -> float:
+    """Raises UserError for what is not a number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+        raise UserError(f"{where} is {value!r}, expected a number of at least {least:g}.")
+    return float(value)

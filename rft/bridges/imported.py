@@ -28,7 +28,7 @@ class Imported:
     """The lines of each split as they came, with their places. A split that is missing is cut from
     the training rows (splits.py)."""
     grader: dict[str, Any] | None
-    """grader.json. None: the folder has a placeholder, and its owner writes it."""
+    """grader.json. None: the folder has none, and its owner writes it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Sections of params.yaml: rollout, tools, train and so on."""
     epochs: float | None = None

@@ -20,7 +20,6 @@ of the environment takes their place.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -64,13 +63,16 @@ def read(path: Path, files: Path | None) -> Imported:
     secrets: list[str] = []
     grader = _grader(method["grader"], f"{where}: grader", secrets)
     found = dict(_rows(job, where, files))
-    tools = [_endpoint(tool, f"{where}: tools[{n}]", secrets) for n, tool in enumerate(method.get("tools") or [])]
+    given = method.get("tools") or []
+    if not isinstance(given, list):
+        raise UserError(f"{where}: tools is {given!r}, expected a list of {{name, server_url, headers}}.")
+    tools = [_endpoint(tool, f"{where}: tools[{n}]", secrets) for n, tool in enumerate(given)]
     _check_tools({tool["name"]: "parameters" in tool for tool in tools}, found)
     settings, epochs, notes = _settings(method, where)
     if tools:
         settings["tools"] = {"endpoints": tools}
-    if isinstance(job.get("seed"), int):
-        settings.setdefault("train", {})["seed"] = job["seed"]
+    if job.get("seed") is not None:
+        settings.setdefault("train", {})["seed"] = int(foreign.number(job["seed"], f"{where}: seed", 0))
     known = {"training_file", "validation_file", "method", "seed", *_METHODS, "hyperparameters"}
     notes = [*_notes(job, known | _RECORD, where), *notes]
     return Imported(
@@ -112,13 +114,13 @@ def _reinforcement(job: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 # -- rows ------------------------------------------------------------------------------------------
 def _rows(job: Mapping[str, Any], where: str, files: Path | None) -> Iterator[tuple[Split, list[Line]]]:
-    if not isinstance(job.get("training_file"), str):
-        raise UserError(f"{where}: training_file is {job.get('training_file')!r}, expected the id of a file.")
     files_of: dict[str, Split] = {"training_file": "train", "validation_file": "validation"}
     for key, split in files_of.items():
         named = job.get(key)
-        if named is None:
+        if named is None and split != "train":
             continue
+        if not isinstance(named, str) or not named:
+            raise UserError(f"{where}: {key} is {named!r}, expected the id of a file.")
         file = foreign.file_of(named, key, files, where)
         lines = rows.lines(file)
         if not lines:
@@ -230,7 +232,7 @@ def _settings(method: Mapping[str, Any], where: str) -> tuple[dict[str, Any], fl
     if method.get("response_format") is not None:
         rollout["response_format"] = method["response_format"]
     if (steps := method.get("max_episode_steps")) is not None:
-        most = _number(steps, f"{where}: max_episode_steps", 1)
+        most = foreign.number(steps, f"{where}: max_episode_steps", 1)
         rollout |= {"max_tool_calls": int(most), "max_turns": int(most) + 1}
     given = method.get("hyperparameters") or {}
     if not isinstance(given, dict):
@@ -238,12 +240,14 @@ def _settings(method: Mapping[str, Any], where: str) -> tuple[dict[str, Any], fl
     known = {key: value for key, value in given.items() if value not in (None, _AUTO, "default")}
     place = f"{where}: hyperparameters"
     if "batch_size" in known:
-        train["examples_per_step"] = int(_number(known.pop("batch_size"), f"{place}.batch_size", 1))
-    epochs = _number(known.pop("n_epochs"), f"{place}.n_epochs", 1) if "n_epochs" in known else None
+        train["examples_per_step"] = int(foreign.number(known.pop("batch_size"), f"{place}.batch_size", 1))
+    epochs = foreign.number(known.pop("n_epochs"), f"{place}.n_epochs", 1) if "n_epochs" in known else None
     if "compute_multiplier" in known:
-        train["compute_multiplier"] = _number(known.pop("compute_multiplier"), f"{place}.compute_multiplier", 1e-5)
+        train["compute_multiplier"] = foreign.number(
+            known.pop("compute_multiplier"), f"{place}.compute_multiplier", 1e-5
+        )
     if "eval_interval" in known:
-        train["validate_every"] = int(_number(known.pop("eval_interval"), f"{place}.eval_interval", 1))
+        train["validate_every"] = int(foreign.number(known.pop("eval_interval"), f"{place}.eval_interval", 1))
     notes = _notes(known, set(), place)
     notes += _notes(
         method,
@@ -252,12 +256,6 @@ def _settings(method: Mapping[str, Any], where: str) -> tuple[dict[str, Any], fl
     )
     sections = {"rollout": rollout, "train": train}
     return {name: values for name, values in sections.items() if values}, epochs, notes
-
-
-def _number(value: Any, where: str, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
-        raise UserError(f"{where} is {value!r}, expected a number of at least {least:g}.")
-    return float(value)
 
 
 def _notes(given: Mapping[str, Any], known: set[str] | frozenset[str], where: str) -> list[Note]:

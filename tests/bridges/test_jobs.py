@@ -3,7 +3,9 @@ is refused in a sentence, and leaves nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,34 @@ BAD = {
         "hyperparameters.batch_size is 0",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [True, 0, "", "x", [], [1], {"a": 1}, [None], float("nan")])
+@pytest.mark.parametrize("kind", ["openai", "bedrock"])
+def test_whatever_a_value_is_the_answer_is_a_sentence(kind: str, value: Any, tmp_path: Path) -> None:
+    """Each value of a job in turn: it is imported, or refused, and never a traceback."""
+    if kind == "openai":
+        tools = [{"name": "find_item", "server_url": "http://127.0.0.1:1/", "headers": {"K": "v"}}]
+        path = exported(tmp_path, job(tools=tools, max_episode_steps=4, hyperparameters={"n_epochs": 2}))
+    else:
+        path = bedrock(tmp_path)
+    whole = path.read_text()
+    for place in places(json.loads(whole)):
+        body = json.loads(whole)
+        inner = body
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        path.write_text(json.dumps(body))
+        with contextlib.suppress(RftError):
+            imported(f"{kind}:{path}", tmp_path, tmp_path / "mine")
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    each = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in each:
+        yield (*above, key)
+        yield from places(inner, (*above, key))
 
 
 @pytest.mark.parametrize("what", BAD)
