@@ -6,6 +6,7 @@ Webhooks before it answers.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import ipaddress
@@ -19,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from standardwebhooks import Webhook
@@ -42,6 +44,23 @@ class Hooks:
     @property
     def ids(self) -> list[str]:
         return [one["webhook-id"] for one in self.headers]
+
+
+@contextlib.contextmanager
+def serving(app: web.Application) -> Iterator[str]:
+    """Serve an application on a free port, in a thread; yield its address."""
+    loop, runner = asyncio.new_event_loop(), web.AppRunner(app)
+    loop.run_until_complete(runner.setup())
+    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
 
 
 @contextlib.contextmanager

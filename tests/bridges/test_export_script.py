@@ -3,17 +3,16 @@ writes is what `rft new --from` reads, it goes on where it was, and says what it
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import local_servers
 import pytest
 from aiohttp import web
 from jobs import job, row
@@ -57,21 +56,10 @@ class Service:
 
 @pytest.fixture
 def service() -> Iterator[tuple[Service, str]]:
-    here, loop = Service(), asyncio.new_event_loop()
-    app = web.Application()
+    here, app = Service(), web.Application()
     app.router.add_get("/{path:.*}", here.answer)
-    runner = web.AppRunner(app)
-    loop.run_until_complete(runner.setup())
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield here, f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
+    with local_servers.serving(app) as address:
+        yield here, f"{address}/v1"
 
 
 def exported(url: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -3,15 +3,14 @@ or a gate, with or without a recipe, and leaves no run behind."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ladder_clone
+import local_servers
 import pytest
 import yaml
 from aiohttp import web
@@ -144,19 +143,8 @@ def chat() -> Iterator[str]:
 
     app = web.Application()
     app.add_routes([web.post("/v1/chat/completions", complete), web.get("/v1/models", models)])
-    loop, runner = asyncio.new_event_loop(), web.AppRunner(app)
-    loop.run_until_complete(runner.setup())
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    loop.run_until_complete(site.start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
+    with local_servers.serving(app) as address:
+        yield address
 
 
 @pytest.mark.story

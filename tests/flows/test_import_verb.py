@@ -3,15 +3,14 @@ the commands of docs/from_openai.md measure an agent of an exported job."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shlex
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import local_servers
 import pytest
 from aiohttp import web
 from test_new import clone as clone
@@ -89,26 +88,15 @@ class Servers:
 
 @pytest.fixture
 def servers() -> Iterator[tuple[Servers, str]]:
-    here, loop, app = Servers(), asyncio.new_event_loop(), web.Application()
-    models = {"object": "list", "data": [{"id": "NAME", "object": "model"}]}
+    here, app = Servers(), web.Application()
 
     async def listed(request: web.Request) -> web.Response:
-        return web.json_response(models)
+        return web.json_response({"object": "list", "data": [{"id": "NAME", "object": "model"}]})
 
     app.add_routes([web.post("/v1/chat/completions", here.complete), web.get("/v1/models", listed)])
     app.add_routes([web.post("/find", here.lookup)])
-    runner = web.AppRunner(app)
-    loop.run_until_complete(runner.setup())
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield here, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
+    with local_servers.serving(app) as address:
+        yield here, address
 
 
 @pytest.mark.story
