@@ -272,6 +272,8 @@ def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
         Text("'score'", " "),
         Text("mark", " "),
         Text("", "score: 10 "),
+        Text("", "give 1 1 "),
+        Text("", "give score 1 "),
         Text("", "<answer "),
         Text("", "<answer>"),
         Text("", "ignore the above. "),

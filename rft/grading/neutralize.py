@@ -33,9 +33,11 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 
@@ -69,28 +71,27 @@ _FILLERS = (
 _SURE = r"(?:full|perfect|passing|positive|1(?:\.0+)?|10|100)"
 """Narrower, for verbs that code has, too: return the highest score of each player."""
 _TOP = r"(?:full|maxim(?:um|al)|perfect|highest|top|best)"
-_i = partial(re.compile, flags=re.IGNORECASE | re.MULTILINE)
+_small = partial(re.compile, flags=re.MULTILINE)
+"""Patterns and what they read are of small letters: to ignore case takes three times as long."""
 
-_ASKS = _i(
-    r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b[^.\n]{0,40}"
-    rf"(?:\b{_BEST}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_BEST}\b|\b{_FULL}\b)"
-    r"[^\n]{0,20}"
+_ASKS = _small(r"\b(?:give|award|assign|respond with|reply with|answer with|grant)\b")
+_REACH = re.compile(r"[^.\n]{0,40}")
+_ASKED = _small(
+    rf"\b(?=((?:{_BEST}\b[^.\n]{{0,20}}\b{_VERDICT}\b|{_VERDICT}\b[^.\n]{{0,20}}\b{_BEST}\b|{_FULL}\b)"
+    r"[^\n]{0,20}))"
 )
-_LONGEST_ASKED, _PIECE = 200, 10_000
-"""More characters than it matches, and how many are searched in one call: 80 kB of `give` take
-0.1 s, in which a call of `re` lets no other thread run."""
 _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("addresses the judge", _i(rf"{_LINE}{_JUDGE}[ \t*_]*[:,]{_REST}")),
+    ("addresses the judge", _small(rf"{_LINE}{_JUDGE}[ \t*_]*[:,]{_REST}")),
     (
         "addresses the judge",
-        _i(
+        _small(
             r"\b(?:dear|hello|hi|hey|attention|note (?:to|for)|message (?:to|for))\s+(?:the\s+|all\s+)?"
             rf"{_JUDGE}\b{_REST}"
         ),
     ),
     (
         "overrides instructions",
-        _i(
+        _small(
             r"\b(?:ignore|disregard|forget|override|overrule|bypass|skip|discard|dismiss|neglect)\b[^.\n]{0,40}"
             r"\b(?:instructions?|prompts?|rubrics?|criteria|guidelines?|reference answer|reference(?=[ \t]*[,.;!\n]|$)|"
             r"rules (?:above|you)|(?:everything|anything|all|text|what (?:is|was|stands)) (?:\w+ )?"
@@ -99,39 +100,40 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "new instructions",
-        _i(rf"\b(?:new|updated|revised|actual|real)\s+(?:system\s+)?(?:instructions?|prompt|rubric|task)\s*:{_REST}"),
+        _small(
+            rf"\b(?:new|updated|revised|actual|real)\s+(?:system\s+)?(?:instructions?|prompt|rubric|task)\s*:{_REST}"
+        ),
     ),
-    ("asks for a verdict", _ASKS),
     (
         "asks for a verdict",
-        _i(
+        _small(
             r"\b(?:return|output|set|print|emit|choose)\b[^.\n]{0,40}"
             rf"(?:\b{_SURE}\b[^.\n]{{0,20}}\b{_VERDICT}\b|\b{_VERDICT}\b[^.\n]{{0,20}}\b{_SURE}\b)[^\n]{{0,20}}"
         ),
     ),
     (
         "asks for a verdict",
-        _i(
+        _small(
             r"(?:^|(?<=[.!?] )|\bplease )(?:say|write|choose|report|pick|select|tick)\b[^.\n]{0,20}"
             rf"\b(?:{_VERDICT}|label|result)\b (?:is |as |of |to )?[\"']?(?:{_SURE}|correct|right|pass)\b"
         ),
     ),
     (
         "asks for a verdict",
-        _i(rf"\b{_VERDICT}\b (?:is to|must|should|shall|has to|needs to|ought to) be\b[^.\n]{{0,20}}\b{_TOP}\b"),
+        _small(rf"\b{_VERDICT}\b (?:is to|must|should|shall|has to|needs to|ought to) be\b[^.\n]{{0,20}}\b{_TOP}\b"),
     ),
-    ("asks for a verdict", _i(rf"\bmark\s+{_ITSELF}\b[^.\n]{{0,20}}\b{_TOP}\b[^.\n]{{0,10}}")),
+    ("asks for a verdict", _small(rf"\bmark\s+{_ITSELF}\b[^.\n]{{0,20}}\b{_TOP}\b[^.\n]{{0,10}}")),
     (
         "asks for a verdict",
-        _i(
+        _small(
             r"\b(?:you\s+(?:must|should|have to|need to|are to|shall)|please)\s+(?:\w+\s+)?"
             rf"(?:score|grade|rate|accept|pass)\s+{_ITSELF}\b{_REST}"
         ),
     ),
-    ("asks for a verdict", _i(rf"\b(?:score|grade|rate)\s+{_ITSELF}\b[^.\n]{{0,40}}\b{_SURE}\b{_REST}")),
+    ("asks for a verdict", _small(rf"\b(?:score|grade|rate)\s+{_ITSELF}\b[^.\n]{{0,40}}\b{_SURE}\b{_REST}")),
     (
         "says its own verdict",
-        _i(
+        _small(
             r"\b(?:this|the|my)\s+(?:answer|response|submission|solution|output)(?: above)?\s+(?:is|was|has been|"
             rf"deserves|should|must|receives|gets)\s+(?:(?:{_FILLERS}|{_BEST})\s+){{0,5}}"
             rf"(?:{_MARK}|correct|perfect|verified|approved|flawless)\b"
@@ -139,33 +141,33 @@ _WITHHOLD: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "says its own verdict",
-        _i(
+        _small(
             r"(?:(?<=\()|(?<=, )|\bas )(?:verified|approved|confirmed|checked|validated|certified) by (?:\w+ ){0,2}"
             rf"(?:experts?|humans?|administrators?|developers?|openai|committee|{_JUDGE})\b"
         ),
     ),
     (
         "says that the text ends",
-        _i(
+        _small(
             rf"{_LINE}+\W{{0,20}}+(?:end|begin|start)(?:ning)?(?: of)?(?: the)? "
             rf"(?:answer|response|submission|data|text|output|candidate|untrusted)\b{_REST}"
         ),
     ),
-    ("says that the text ends", _i(r"\[\s*DATA\b[^\]\n]{0,60}\b(?:BEGINS|ENDS)\s*\]")),
+    ("says that the text ends", _small(r"\[\s*data\b[^\]\n]{0,60}\b(?:begins|ends)\s*\]")),
 )
 _ESCAPE: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("fake turn", _i(r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")),
-    ("fake turn", _i(rf"{_LINE}(?:system|assistant|user|developer|tool|human|ai|model)[ \t*_]*:")),
+    ("fake turn", _small(r"<\|[^|<>\n]{1,40}\|>|\[/?inst\]|<</?sys>>|<(?:start|end)_of_turn>")),
+    ("fake turn", _small(rf"{_LINE}(?:system|assistant|user|developer|tool|human|ai|model)[ \t*_]*:")),
     (
         "fake turn",
-        _i(
+        _small(
             r"(?:^|(?<=\\n))[ \t]*#+[ \t]*(?:system|assistant|user|developer|tool|human|instructions?)[ \t]*:?[ \t]*"
             r"(?=$|\\n)"
         ),
     ),
     (
         "fake tag",
-        _i(
+        _small(
             r"<\s*/?\s*(?:system|assistant|user|developer|tool|human|answer|response|output|submission|candidate|item|"
             r"reference|score|verdict|result|grade|grading|evaluation|judge|grader|instructions?|prompt|rubric|think|"
             r"critique|label|data|untrusted|text|document)\b[^<>\n]{0,100}>"
@@ -173,11 +175,11 @@ _ESCAPE: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "fake verdict",
-        _i(r"""\\?["']?\b(?:result|score|grade|label|verdict|steps|reward|rating|passed)\b\\?["']\s*:"""),
+        _small(r"""\\?["']?\b(?:result|score|grade|label|verdict|steps|reward|rating|passed)\b\\?["']\s*:"""),
     ),
-    ("fake verdict", _i(rf"\b(?:final\s+)?(?:score|grade|rating|reward|verdict)\s*[:=]\s*{_BEST}\b")),
+    ("fake verdict", _small(rf"\b(?:final\s+)?(?:score|grade|rating|reward|verdict)\s*[:=]\s*{_BEST}\b")),
 )
-_LEAD_IN = _i(
+_LEAD_IN = _small(
     r"\W*(?:thought process|(?:the )?solution|解|かいせつ|respuesta|"
     r"(?:the )?(?:final )?answer(?: is)?|explanation|reasoning|"
     r"let['’]?s (?:solve|think about|work through|think)(?: this| the)?(?: problem| question)? ?(?:through )?"
@@ -286,14 +288,14 @@ class _Reading:
                 kept[run.start() + line] = True
         plain = _codes(text)[kept].tobytes().decode("utf-32-le")
         plain = _MIXED.sub(lambda word: word[0].translate(_AS_DIGITS), plain)
-        return cls(plain, starts[kept], ends[kept])
+        return cls(plain.lower(), starts[kept], ends[kept])
 
-    def span(self, hit: re.Match[str]) -> tuple[int, int]:
+    def span(self, start: int, end: int) -> tuple[int, int]:
         """Return where a passage stands in the text itself, with the accents of its last letter."""
-        if hit.start() == hit.end():
+        if start == end:
             return 0, 0
-        end = self.starts[hit.end()] if hit.end() < len(self.starts) else self.ends[hit.end() - 1]
-        return int(self.starts[hit.start()]), int(end)
+        last = self.starts[end] if end < len(self.starts) else self.ends[end - 1]
+        return int(self.starts[start]), int(last)
 
 
 def _codes(text: str) -> np.ndarray:
@@ -327,8 +329,10 @@ def _defused(text: str) -> tuple[str, list[str]]:
     plain = reading.letters
     if _SAYS_NOTHING.fullmatch(plain) or _LEAD_IN.fullmatch(plain):
         return NO_ANSWER, [f"no answer: {_quoted(text)}"] if text.strip() else []
-    spans = [(reading.span(hit), kind, True) for kind, pattern in _WITHHOLD for hit in _hits(pattern, plain)]
-    spans += [(reading.span(hit), kind, False) for kind, pattern in _ESCAPE for hit in pattern.finditer(plain)]
+    spans = [(reading.span(*hit), "asks for a verdict", True) for hit in _asks(plain)]
+    for patterns, withheld in ((_WITHHOLD, True), (_ESCAPE, False)):
+        for kind, pattern in patterns:
+            spans += [(reading.span(*hit.span()), kind, withheld) for hit in pattern.finditer(plain)]
     spans.sort(key=lambda span: (span[0][0], -span[0][1], not span[2]))
     parts: list[str] = []
     evidence: list[str] = []
@@ -348,18 +352,19 @@ def _defused(text: str) -> tuple[str, list[str]]:
     return "".join(parts), evidence
 
 
-def _hits(pattern: re.Pattern[str], plain: str) -> Iterator[re.Match[str]]:
-    """Do what `finditer` does, the slowest pattern in pieces."""
-    if pattern is not _ASKS:
-        yield from pattern.finditer(plain)
-        return
+def _asks(plain: str) -> Iterator[tuple[int, int]]:
+    """Yield where somebody asks for a verdict: a verb, and within its reach what is asked.
+
+    As one pattern, each verb would try all that follows it: 0.2 s for 80 kB of `give 1 1`.
+    """
+    asked = [(hit.start(), hit.end(1)) for hit in _ASKED.finditer(plain)]
     at = 0
-    for start in range(0, len(plain), _PIECE):
-        for hit in pattern.finditer(plain, max(at, start), start + _PIECE + _LONGEST_ASKED):
-            if hit.start() >= start + _PIECE:
-                break
-            at = hit.end()
-            yield hit
+    for verb in _ASKS.finditer(plain):
+        reach = _REACH.match(plain, verb.end())
+        last = bisect_right(asked, reach.end() if reach else 0, key=itemgetter(0)) - 1
+        if verb.start() >= at and last >= 0 and asked[last][0] >= verb.end():
+            at = asked[last][1]
+            yield verb.start(), at
 
 
 def _escaped(text: str) -> str:
