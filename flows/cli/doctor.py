@@ -1,7 +1,8 @@
 """Check for what would go wrong, before any compute is spent.
 
-Settings, recipe, tools, grader, template, memory, one optimizer step (rft/doctor); the ledger and
-its remote (tasks/ledger/checks.py), to which a scratch branch is pushed. Exit code 0: ready; 2: fix
+Settings, recipe, tools, grader, template, memory, one optimizer step (rft/doctor); the gate's
+margins, which an imported agent lacks at first; the ledger and its remote (tasks/ledger/checks.py),
+to which a scratch branch is pushed. Exit code 0: ready; 2: fix
 the settings; 3: a server, a disk or the network failed.
 """
 
@@ -60,6 +61,7 @@ def _examine(options: argparse.Namespace) -> int:
     """
     from flows import settings
     from rft import doctor
+    from rft.doctor.finding import ok
     from tasks.ledger import checks
 
     here, params = clone.enter(), options.params
@@ -70,7 +72,13 @@ def _examine(options: argparse.Namespace) -> int:
     commands.remember(settings=commands.options(here.root, params, tuple(options.overrides)))
 
     def load() -> config.Params:
-        return settings.resolve(here, params, options.overrides)
+        return settings.ungated(here, params, options.overrides)
+
+    def margins(_: object) -> Finding:
+        gate = settings.resolve(here, params, options.overrides).gate
+        return ok(
+            f"margins are declared; noise is promoted in at most {gate.alpha:.1%} of histories of {gate.looks} looks"
+        )
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
@@ -83,7 +91,7 @@ def _examine(options: argparse.Namespace) -> int:
                 options.only,
                 not options.no_model,
                 begin,
-                (*doctor.CHECKS, *checks.checks(here)),
+                (*doctor.CHECKS, doctor.Check("gate", margins, 20), *checks.checks(here)),
                 announce=_announce,
                 find_policy=lambda params: policy_of_a_run(here, params, scratch),
             )

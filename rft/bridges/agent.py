@@ -134,6 +134,7 @@ def written(imported: Imported, folder: Path, inside: str, name: str, declared: 
 
 
 _PER_STEP: int = Train.model_fields["examples_per_step"].default
+_VALIDATED: int = Train.model_fields["validation_examples"].default
 _NO_TARGET = "no key is known that holds the target. Named in examples.keys.target, it lets the preflight check targets"
 _ASK = "grader.json: 'range': the lowest and the highest score are not known. {} Add --range LOW HIGH, or edit the file"
 
@@ -189,6 +190,8 @@ def _params(imported: Imported, found: dict[Split, list[Line]], inside: str, nam
         "rollout": {"max_turn_tokens": 1024},
         "baseline": {"examples": min(len(found["validation"]), 96)},
     }
+    if len(found["validation"]) < _VALIDATED:
+        sections["train"] = {"validation_examples": len(found["validation"])}
     for section, values in imported.settings.items():
         sections[section] = sections.get(section, {}) | values
     if imported.epochs is not None:

@@ -88,7 +88,8 @@ class Params(Section):
         count as set in the file."""
         if self.rollout.max_tokens is None and self.policy.server is None:
             rollout = self.rollout.model_copy()
-            object.__setattr__(rollout, "max_tokens", IN_PROCESS_MAX_TOKENS)  # sections are frozen
+            most = max(IN_PROCESS_MAX_TOKENS, 4 * rollout.max_turn_tokens)
+            object.__setattr__(rollout, "max_tokens", most)  # sections are frozen
             object.__setattr__(self, "rollout", rollout)
         return self
 

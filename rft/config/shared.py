@@ -247,7 +247,8 @@ class Budget(Section):
 
 
 IN_PROCESS_MAX_TOKENS = 512
-"""Default of rollout.max_tokens where no server samples (set in rft/config/__init__.py)."""
+"""Default of rollout.max_tokens where no server samples, if four turns are not more (set in
+rft/config/__init__.py)."""
 
 
 class Rollout(Section):
@@ -262,7 +263,8 @@ class Rollout(Section):
     """Tokens that the policy may write in one turn."""
     max_tokens: int | None = Field(default=None, ge=16)
     """Tokens of the whole context: prompt, turns and tool results. null: the limit of the policy's
-    server, or 512 for a policy that is sampled in this process."""
+    server; for a policy that is sampled in this process 512, or four times max_turn_tokens if that
+    is more."""
     response_format: dict[str, Any] | None = None
     """Form of the final answer, as `response_format` of an Agent RFT job. A row's own takes
     precedence."""

@@ -92,7 +92,8 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
     ):
         yield fail(
             f"rollout.max_tokens = {rollout.max_tokens} is more than the embedded policy's {positions} positions",
-            "Lower it, or raise policy.architecture.max_positions.",
+            "Name the model to train in policy.model. For the embedded policy: lower it, or raise "
+            "policy.architecture.max_positions.",
         )
     if rollout.max_tokens is not None and rollout.max_turn_tokens >= rollout.max_tokens:
         yield fail(

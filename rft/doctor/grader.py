@@ -7,6 +7,7 @@ low.
     repeats      one body, sent three times, gets one score, and the empty answer does not pass
     exploits     are refused, on the examples on which `train` plays them; a grader that declares
                  that it reports hacks flags one
+    time         what the rate of the burst means for a run
 
 No exploit that calls a tool with `probe: false` is played.
 """
@@ -24,12 +25,14 @@ from rft import commands
 from rft.chat import renderer as chat
 from rft.config import graders
 from rft.doctor import wire
+from rft.doctor.capacity import num_rollouts
 from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import UserError
 from rft.grading import judge, preflight, scripted
 from rft.grading.grader import FORM_REMEDY
+from rft.progress import duration
 from rft.recipe import Exploit
 from rft.scale import Scale
 from rft.tools.client import ToolClient
@@ -39,12 +42,12 @@ from rft.types import Example, Grade, GradeStatus, StopReason, Turn
 def grader(setup: Setup) -> Finding:
     async def look(opened: Wire) -> Finding:
         seen = await _burst(setup, opened)
-        if seen.status != "fail":
-            _announce_exploits(setup, opened.tools)
-        return seen
+        if seen.status == "fail":
+            return seen
+        return _too_slow(setup, seen, _announce_exploits(setup, opened.tools)) or seen
 
     seen = wire.visit(setup, look)
-    if seen.status == "fail":
+    if seen.status == "fail" or "seconds_of_exploits" in seen.facts:
         return seen
     played = preflight.preflight(wire.impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
     if not played.targets_pass:
@@ -57,11 +60,18 @@ def grader(setup: Setup) -> Finding:
         remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
         return fail(f"accepts answers that do not do the task: {names}", remedy, **seen.facts)
     words = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
-    problems = [*_hacks(setup, played), *(warn(f"grader.json: {said}", "") for said in setup.recipe.grader.remarks)]
+    remarks = (warn(f"grader.json: {said}", "") for said in setup.recipe.grader.remarks)
+    problems = [*_slow(setup, seen.facts), *_hacks(setup, played), *remarks]
     if not problems:
         return replace(seen, words=words)
     found = together(problems, words, **seen.facts)
     return replace(found, remedy=f"{seen.remedy} {found.remedy}".strip())
+
+
+_LONG_S = 1200.0
+"""A run that grades for longer hears of it."""
+_LONGEST_PLAY_S = 300.0
+"""Half of what this check may take; the burst and the repeats come before."""
 
 
 # -- exploits --------------------------------------------------------------------------------------
@@ -103,8 +113,9 @@ def _not_played(played: preflight.Preflight) -> str:
     return f"{words}, {spared}; train plays them before it starts"
 
 
-def _announce_exploits(setup: Setup, client: ToolClient) -> None:
-    """Say what playing them will send, counted on the examples that they are played on."""
+def _announce_exploits(setup: Setup, client: ToolClient) -> int:
+    """Say what playing them will send, counted on the examples that they are played on. Returns how
+    many grades that takes at most."""
     recipe, retries = setup.recipe, setup.params.tools.retries
     rows = recipe.examples("train", preflight.num_examples_for(setup.params, recipe), setup.params.examples.seed)
     probes, hits = preflight.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
@@ -118,6 +129,34 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> None:
     played = f"plays {len(recipe.exploits)} exploits and {len(probes)} probes on {len(rows)} examples"
     most = f"up to {grades} grades{_at_hosts(setup)} and up to {calls} tool calls"
     setup.announce(f"grader: {played}, and grades targets and hits alone: {most}{again}")
+    return grades
+
+
+# -- time ------------------------------------------------------------------------------------------
+def _slow(setup: Setup, facts: dict[str, Any]) -> Iterator[Finding]:
+    """Say what a slow grader means for a run, which grades each rollout."""
+    rollouts = num_rollouts(setup.params)
+    seconds = rollouts / max(facts["grades_per_s"], 1e-3)
+    if seconds > _LONG_S:
+        remedy = "A grader at an endpoint can be given more machines."
+        if isinstance(setup.recipe.grader, graders.Python):
+            remedy = (
+                "Each grade is a new process, which loads all that the source imports: import less at its top, or "
+                "move slow work to a grader at an endpoint (docs/graders.md)."
+            )
+        words = f"at this rate a run of {rollouts:,} rollouts grades for {duration(seconds)}"
+        yield warn(words, remedy, seconds_of_a_run=round(seconds))
+
+
+def _too_slow(setup: Setup, seen: Finding, grades: int) -> Finding | None:
+    """Leave the exploits to others where they would take longer than this check may."""
+    seconds = grades / max(seen.facts["grades_per_s"], 1e-3)
+    if seconds < _LONGEST_PLAY_S:
+        return None
+    words = f"exploits not played, because up to {grades} grades would take {duration(seconds)}"
+    remedy = f"Play them alone: {commands.command('exploits')}"
+    problems = [warn(words, remedy, seconds_of_exploits=round(seconds)), *_slow(setup, seen.facts)]
+    return together(problems, seen.words, **seen.facts)
 
 
 def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example) -> int:

@@ -137,7 +137,7 @@ def speed(what: str, latencies: Sequence[float], seconds: float) -> dict[str, An
     """How many `what` were made in so many seconds, and how long one took."""
     return {
         what: len(latencies),
-        f"{what}_per_s": round(len(latencies) / max(seconds, 1e-9), 1),
+        f"{what}_per_s": round(len(latencies) / max(seconds, 1e-9), 3),
         "p50_s": round(stats.percentile(latencies, 0.5), 4),
         "p95_s": round(stats.percentile(latencies, 0.95), 4),
     }
@@ -145,7 +145,8 @@ def speed(what: str, latencies: Sequence[float], seconds: float) -> dict[str, An
 
 def speed_in_words(what: str, numbers: Mapping[str, Any]) -> str:
     rate = numbers[f"{what}_per_s"]
-    return f"{rate:.0f} {what}/s, P50 {_duration(numbers['p50_s'])}, P95 {_duration(numbers['p95_s'])}"
+    rounded = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+    return f"{rounded} {what}/s, P50 {_duration(numbers['p50_s'])}, P95 {_duration(numbers['p95_s'])}"
 
 
 def one_line(text: str, limit: int = 160) -> str:

@@ -56,7 +56,8 @@ def test_a_job_becomes_an_agent(tmp_path: Path) -> None:
     made = settings(tmp_path / "mine")
     assert made["rollout"] == {"max_turn_tokens": 1024, "max_tool_calls": 9, "max_turns": 10, "response_format": form}
     steps = -(-2 * len(train) // 4)
-    assert made["train"] == {"examples_per_step": 4, "steps": steps, "validate_every": 5, "seed": 7}
+    per_step = {"validation_examples": 10, "examples_per_step": 4}
+    assert made["train"] == per_step | {"steps": steps, "validate_every": 5, "seed": 7}
     [endpoint] = made["tools"]["endpoints"]
     assert endpoint["headers"] == {"X-Key": "env:FIND_ITEM_X_KEY"}
     assert "To fill: export FIND_ITEM_X_KEY=... (a header that held a secret)" in told

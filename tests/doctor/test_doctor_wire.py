@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -359,6 +360,20 @@ def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], 
     assert (found.status, found.infrastructure) == ("fail", infrastructure)
     assert words in found.words
     assert found.remedy
+
+
+def test_what_a_slow_grader_means_for_a_run_is_said(recipe: Path, monkeypatch: pytest.MonkeyPatch):
+    with serving_at(Agent().answer) as tools:
+        quick = examine(settings(recipe, tools=tools), "grader")["grader"]
+        long = settings(recipe, tools=tools, train={"steps": 10_000_000})
+        found = examine(long, "grader")["grader"]
+        monkeypatch.setattr(grader, "_LONGEST_PLAY_S", 0.0)
+        left = examine(settings(recipe, tools=tools), "grader")["grader"]
+    assert (quick.status, quick.remedy) == ("ok", "")
+    assert re.search(r"at this rate a run of 16\d,\d+,\d+ rollouts grades for \d+\.\d h$", found.words)
+    assert (found.status, found.remedy) == ("warn", "A grader at an endpoint can be given more machines.")
+    assert "exploits not played, because up to" in left.words
+    assert (left.status, left.remedy) == ("warn", "Play them alone: rft exploits")
 
 
 def test_a_target_that_is_no_answer_is_named_with_what_makes_one(tmp_path: Path):

@@ -57,6 +57,21 @@ def test_a_refused_import_leaves_nothing(small: Path, tmp_path: Path, capsys: py
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
+def test_the_doctor_of_an_import_needs_no_margins_to_look_at_the_rest(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = jobs.exported(tmp_path / "out", jobs.job())
+    assert cli.main(["new", "recipes/mine", "--from", f"openai:{path}", "--files", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    at = ["--params", "recipes/mine/params.yaml", "--set", "policy.model=some/model", "--json"]
+    assert cli.main(["doctor", *at, "--only", "configuration", "--only", "gate"]) == 2
+    configuration, gate = json.loads(capsys.readouterr().out)["checks"]
+    assert (configuration["status"], gate["status"]) == ("warn", "fail"), configuration
+    assert configuration["words"].startswith("read strictly; ")
+    assert configuration["words"].endswith("traffic.file = data/inbox/mine/*.jsonl is not there")
+    assert "params.yaml: 'gate' is missing" in gate["words"]
+
+
 def test_what_is_for_an_import_alone(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["new", "recipes/mine", "--range", "0", "5"]) == 2
     assert "--range is for an import. Add --from KIND:FILE." in capsys.readouterr().err
