@@ -49,7 +49,7 @@ def ungated(
     raw.setdefault("gate", config.read_sections(TEMPLATE / "params.yaml", "params.yaml")["gate"])
     for override in overrides:
         _set(raw, override)
-    return config.parse(raw, _named(clone, file))
+    return config.parse(raw, "--set" if file is None and recipe is not None else _named(clone, file))
 
 
 def of_import(path: Path, where: str) -> config.Params:

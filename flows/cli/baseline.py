@@ -15,7 +15,8 @@ Without a recipe, name the grader. Settings are then those of --params, and othe
                --set policy.server.kind=chat --set policy.server.url=http://127.0.0.1:8000
                --set policy.server.model=NAME
 
-Any server of chat completions will do. Tools may also be endpoints or MCP servers (--set
+Any server of chat completions will do. Its key comes from the environment: with KEY="Bearer ...",
+--set 'policy.server.headers={Authorization: env:KEY}'. Tools may also be endpoints or MCP servers (--set
 tools.endpoints=..., --set tools.mcp=...). How many rows and rollouts: --set baseline.examples=24
 --set baseline.k=4. After kill -9 the same command goes on. The exit code is 0 whatever the agent is
 worth.
@@ -60,6 +61,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 '''
 NO_TOOLS = '"""No tools of its own."""\n\nTOOLS = []\n'
+_MANY_CUT = 0.05
 _REMEDY = "A row is a JSON object with `messages`, one a line."
 
 
@@ -98,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     console.print(table(report))
     played = rollout_log.read(here.root / shelves.rollouts("baseline"))
     _show_worst(console, played, options.worst)
-    for line in _last(report, written is not None):
+    for line in (*_cut(report, params), *_last(report, written is not None)):
         console.print(line, markup=False, soft_wrap=True)
     return 0
 
@@ -207,6 +209,19 @@ def _show_worst(console: Console, played: Sequence[LogRow], most: int) -> None:
         say()
         for line in transcript.lines(row):
             console.print(Text(line.text, STYLES[line.kind]), soft_wrap=True)
+
+
+def _cut(report: reports.BaselineReport, params: config.Params) -> Iterator[str]:
+    """Say so when many answers had no room: what was graded is then half of them."""
+    at_work = report.sampled
+    cut, played = at_work.stop_reasons.get("max_tokens", 0), sum(at_work.stop_reasons.values())
+    if cut > _MANY_CUT * played:
+        whole = params.rollout.max_tokens or "what the server takes"
+        yield (
+            f"\n{cut} of {played} rollouts were cut, and graded as they stand: a turn may have "
+            f"{params.rollout.max_turn_tokens} tokens (rollout.max_turn_tokens), and the whole conversation {whole} "
+            "(rollout.max_tokens). If your agent has more room in production: --set rollout.max_turn_tokens=..."
+        )
 
 
 def _last(report: reports.BaselineReport, has_no_recipe: bool) -> Iterator[str]:

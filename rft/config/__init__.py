@@ -30,6 +30,7 @@ from rft.config.reading import read_yaml, secret, unique, yaml_value
 from rft.config.run import Retention, Run
 from rft.config.section import Section
 from rft.config.shared import (
+    CHAT_MAX_TURN_TOKENS,
     IN_PROCESS_MAX_TOKENS,
     Allowance,
     Budget,
@@ -84,13 +85,15 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _context(self) -> Params:
-        """Set the default of rollout.max_tokens for a policy that is sampled here. It does not
-        count as set in the file."""
-        if self.rollout.max_tokens is None and self.policy.server is None:
-            rollout = self.rollout.model_copy()
-            most = max(IN_PROCESS_MAX_TOKENS, 4 * rollout.max_turn_tokens)
-            object.__setattr__(rollout, "max_tokens", most)  # sections are frozen
-            object.__setattr__(self, "rollout", rollout)
+        """Set the defaults of rollout.max_tokens for a policy that is sampled here, and of
+        max_turn_tokens for one behind a server of chat completions. They do not count as set in the
+        file."""
+        rollout, server = self.rollout.model_copy(), self.policy.server
+        if "max_turn_tokens" not in rollout.model_fields_set and server is not None and server.kind == "chat":
+            object.__setattr__(rollout, "max_turn_tokens", CHAT_MAX_TURN_TOKENS)  # sections are frozen
+        if rollout.max_tokens is None and server is None:
+            object.__setattr__(rollout, "max_tokens", max(IN_PROCESS_MAX_TOKENS, 4 * rollout.max_turn_tokens))
+        object.__setattr__(self, "rollout", rollout)
         return self
 
     @model_validator(mode="after")

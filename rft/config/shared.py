@@ -246,6 +246,9 @@ class Budget(Section):
         raise ValueError(f"{unused} has no effect while tool_calls is null. Set tool_calls, or remove {unused}")
 
 
+CHAT_MAX_TURN_TOKENS = 1024
+"""Default of rollout.max_turn_tokens at a server of chat completions: 96 tokens, which are enough
+for the embedded policy, cut a third of SmolLM2's answers (set in rft/config/__init__.py)."""
 IN_PROCESS_MAX_TOKENS = 512
 """Default of rollout.max_tokens where no server samples, if four turns are not more (set in
 rft/config/__init__.py)."""
@@ -260,7 +263,8 @@ class Rollout(Section):
     """Tool calls in a rollout. A turn that would exceed them ends the rollout, and none of its
     calls is sent."""
     max_turn_tokens: int = Field(default=96, ge=1)
-    """Tokens that the policy may write in one turn."""
+    """Tokens that the policy may write in one turn. At a server of chat completions the default is
+    1,024."""
     max_tokens: int | None = Field(default=None, ge=16)
     """Tokens of the whole context: prompt, turns and tool results. null: the limit of the policy's
     server; for a policy that is sampled in this process 512, or four times max_turn_tokens if that

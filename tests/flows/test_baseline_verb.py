@@ -122,7 +122,8 @@ def test_what_cannot_be_measured(
 
 @pytest.fixture
 def chat() -> Iterator[str]:
-    """A server of chat completions. Its agent asks the tool now and then, and else says Rome."""
+    """A server of chat completions. Its agent asks the tool now and then, and else says Rome. It
+    never gets to the end about Oman."""
 
     async def complete(request: web.Request) -> web.Response:
         body = await request.json()
@@ -130,7 +131,9 @@ def chat() -> Iterator[str]:
         rng = random.Random(json.dumps([messages, body.get("seed")]))
         last, finish = messages[-1], "stop"
         said: dict[str, Any] = {"role": "assistant", "content": last["content"] if last["role"] == "tool" else "Rome"}
-        if last["role"] == "user" and rng.random() < 0.5:
+        if str(last["content"]).endswith("Oman"):
+            finish = "length"
+        elif last["role"] == "user" and rng.random() < 0.5:
             arguments = json.dumps({"country": last["content"].split()[-1]})
             call = {"id": "c1", "type": "function", "function": {"name": "capital", "arguments": arguments}}
             said, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
@@ -158,6 +161,7 @@ def test_rows_a_grader_and_tools_are_enough(clone: Clone, chat: str, tmp_path: P
     assert "6 rows, 4 rollouts each at temperature 1" in done.stdout
     assert "ready: mean score 0." in done.stdout
     assert "explanation not eq: 'Rome' and '" in done.stdout
+    assert "4 of 24 rollouts were cut, and graded as they stand: a turn may have 1024 tokens" in done.stdout
     assert "1 call" in done.stdout or "0 calls" in done.stdout
     assert records.load_all(clone) == []
     assert clone.git("status", "--porcelain") == "", "nothing was left in the user's tree"

@@ -203,12 +203,15 @@ def test_the_search_and_the_comparison_look_at_all_their_prompts_first(
     assert not list(tmp_path.glob(".rft/**/rollouts/**/*.jsonl"))
 
 
-def test_in_this_process_the_default_is_512_and_does_not_count_as_written(ladder_recipe: Path):
+def test_defaults_of_room_fit_the_policy_and_do_not_count_as_written(ladder_recipe: Path):
     settings = tiny_recipe.params(ladder_recipe)
     assert settings.rollout.max_tokens == 512
     assert "max_tokens" not in tiny_recipe.params(ladder_recipe, rollout={"batch": 3}).rollout.model_fields_set
     served = tiny_recipe.params(ladder_recipe, policy={"server": {"kind": "chat", "url": "http://h", "model": "m"}})
-    assert served.rollout.max_tokens is None
+    assert (served.rollout.max_tokens, served.rollout.max_turn_tokens) == (None, 1024)
+    assert "max_turn_tokens" not in served.rollout.model_fields_set
+    long = tiny_recipe.params(ladder_recipe, rollout={"max_turn_tokens": 1024})
+    assert long.rollout.max_tokens == 4096, "a turn must leave room for others"
     assert tiny_recipe.params(ladder_recipe, rollout={"max_tokens": 600}).rollout.max_tokens == 600
 
 

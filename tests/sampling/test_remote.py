@@ -340,7 +340,8 @@ LASTING: dict[str, tuple[Any, str]] = {
     "end token cut off": (token_server.cuts_off_the_end, "not an end token"),
     "context cut": (puts("usage.prompt_tokens", 3), "the server took 3"),
     "400": (status(400, "too long"), r"too long.*rollout\.max_tokens"),
-    "401": (status(401), r"policy\.server\.headers"),
+    "401": (status(401), r"policy\.server\.headers, such as {Authorization: env:NAME}"),
+    "no such model": (status(400, "Invalid model name passed in model=m"), r"another policy\.server\.model than"),
     "redirect": (status(302, headers={"Location": "http://127.0.0.1:1/"}), "final address"),
 }
 

@@ -99,6 +99,7 @@ class Connection:
         except (Malformed, NoReply, aiohttp.ClientError, OSError) as error:
             raise InfrastructureError(
                 f"policy.server.url = {self.url!r}: {path}: {self._explain(error)}. Is that server running?"
+                f"{'' if self._headers else _NO_KEY}"
             ) from None
 
     async def is_up(self) -> bool:
@@ -191,11 +192,17 @@ def _address(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+_NO_KEY = " If it asks for a key: policy.server.headers, such as {Authorization: env:NAME}."
+
+
 def _remedy(status: int, why: str, section: config.PolicyServer) -> str:
     if "--enable-scale-out" in why:  # vLLM's own words: its token route is closed by default
         return "Start vLLM with --enable-scale-out: it opens /inference/v1/generate, which samples by tokens."
     if status in (401, 403):
-        return "Fix policy.server.headers in params.yaml (a value `env:NAME` is read from the environment)."
+        return (
+            "Fix policy.server.headers, such as {Authorization: env:NAME}: the value, `Bearer ...`, is read from that "
+            "variable."
+        )
     if 300 <= status < 400:
         return "Redirects are not followed: write the final address into policy.server.url."
     if status == 404:
@@ -205,6 +212,8 @@ def _remedy(status: int, why: str, section: config.PolicyServer) -> str:
         )
     if status in (400, 422) and section.kind == "chat" and section.dialect == "openai" and _OTHER_DIALECT.search(why):
         return "It wants what reasoning models want: set policy.server.dialect: openai_reasoning."
+    if status in (400, 422) and "model name" in why:  # LiteLLM's words
+        return f"Name another policy.server.model than {section.model!r}: its /v1/models lists them."
     if status in (400, 422):
         return "Is its context (--max-model-len) at least rollout.max_tokens, and does its version know these fields?"
     return "Fix the server, or policy.server in params.yaml."
