@@ -16,10 +16,10 @@ Without a recipe, name the grader. Settings are then those of --params, and othe
                --set policy.server.model=NAME
 
 Any server of chat completions will do. Its key comes from the environment: with KEY="Bearer ...",
---set 'policy.server.headers={Authorization: env:KEY}'. Tools may also be endpoints or MCP servers (--set
-tools.endpoints=..., --set tools.mcp=...). How many rows and rollouts: --set baseline.examples=24
---set baseline.k=4. After kill -9 the same command goes on. The exit code is 0 whatever the agent is
-worth.
+--set 'policy.server.headers={Authorization: env:KEY}'. Tools may also be endpoints or MCP servers
+(--set tools.endpoints=..., --set tools.mcp=...). How many rows and rollouts: --set
+baseline.examples=24 --set baseline.k=4. After kill -9 the same command goes on. The exit code is 0
+whatever the agent is worth.
 """
 
 from __future__ import annotations
