@@ -21,6 +21,7 @@ checks that.
                                processes that end with their parent
     stats, scale, words        confidence intervals; a grader's scale; numbers as people read them
     schema, normal_form        JSON schemas and letters that others wrote
+    threads                    how many processors there are for us, and for a model
     lines, bm25                the lines that a stage prints for its driver; search by words
     commands                   commands in messages, ready to paste
     progress, stopping         a stage's work until it is safe on its shelf; stopping on request
@@ -52,3 +53,7 @@ checks that.
 `rft.gate`, `rft.stages.drift` and `rft.grading` load without torch: a decision can be made on a
 laptop.
 """
+
+from rft import threads
+
+threads.spin_briefly()  # every process of ours imports `rft` before PyTorch

@@ -50,7 +50,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rft import files, lines, needs, secrets
+from rft import files, lines, needs, secrets, threads
 from rft.errors import InfrastructureError, UserError
 
 A_WEEK_S = 7 * 86400.0
@@ -315,6 +315,8 @@ def _now() -> str:
 # -- progress lines --------------------------------------------------------------------------------
 A_STEP_S = 2.0
 """Seconds between two lines about the same step."""
+PACE_S, FEWEST_STEPS = 60.0, 3
+"""The pace is that of so many seconds, and of two steps at least."""
 EVIDENCE_S = 10.0
 """Seconds of finished steps before a time left is told."""
 _reporters: dict[str, Reporter] = {}
@@ -322,18 +324,21 @@ _reporters: dict[str, Reporter] = {}
 
 class Reporter:
     """Prints progress lines, at most four per second, and always the last one. Once steps took a
-    while, a line ends with the time left: for as many further steps at the pace of the last ones.
+    while, a line ends with the time left at the pace of the last minute, or of the last steps if
+    they are longer; and says so when other work holds them up.
     """
 
     def __init__(self, stage: str, total: int):
         self.stage, self.total, self._last = stage, total, 0.0
         self._done, self._message = 0, ""
-        self._pace: deque[tuple[float, int]] = deque(maxlen=20)  # when how much was done
+        self._pace: deque[tuple[float, int]] = deque()  # when how much was done
         _reporters[stage] = self
 
     def __call__(self, done: int, message: str) -> None:
         now = time.monotonic()
         self._pace.append((now, done))
+        while len(self._pace) > FEWEST_STEPS and now - self._pace[1][0] > PACE_S:
+            self._pace.popleft()
         self._done, self._message = done, message
         if done >= self.total or now - self._last >= 0.25:
             self._say(now, f"{message}{self._left()}")
@@ -354,7 +359,8 @@ class Reporter:
         (began, first), (ended, last) = self._pace[0], self._pace[-1]
         if last <= first or ended - began < EVIDENCE_S:
             return ""
-        return f", about {duration((self.total - last) * (ended - began) / (last - first))} left"
+        slowed = ", slowed by other work" if threads.are_held_up() else ""
+        return f", about {duration((self.total - last) * (ended - began) / (last - first))} left{slowed}"
 
 
 def within(stage: str, words: str) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rft import lines, progress
+from rft import lines, progress, threads
 from rft.rollouts.pace import Pace
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that the test sets."""
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that the test sets, on a machine of which nobody else makes use."""
     now = [1000.0]
     monkeypatch.setattr("rft.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(threads, "PRESSURE", tmp_path / "cpu")
     return now
 
 
@@ -67,6 +70,21 @@ def test_the_time_left_comes_from_finished_steps_alone(clock: list[float], capsy
     clock[0] += 15
     report(10, "steps")
     assert told(capsys) == ["[train] 10/10 steps"]
+
+
+def test_the_time_left_follows_the_last_minute_and_names_other_work(
+    clock: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    report = progress.Reporter("policy", 1000)
+    for done in range(1, 401):  # ten steps a second
+        clock[0] += 0.1
+        report(done, "steps")
+    assert told(capsys)[-1] == "[policy] 400/1000 steps, about 60 s left"
+    (tmp_path / "cpu").write_text("some avg10=80.00 avg60=80.00 avg300=9.00 total=1\n")
+    for done in range(401, 466):  # one a second
+        clock[0] += 1
+        report(done, "steps")
+    assert told(capsys)[-1] == "[policy] 465/1000 steps, about 9 min left, slowed by other work"
 
 
 @pytest.mark.parametrize(

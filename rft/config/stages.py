@@ -319,7 +319,8 @@ class Policy(Section):
     architecture: Architecture = Architecture()
     warm_start: WarmStart = WarmStart()
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of PyTorch. null: PyTorch's own choice."""
+    """CPU threads of PyTorch. null: OMP_NUM_THREADS, or what the model's size and the machine's
+    processors allow (rft/threads.py)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the base model's weights. With bfloat16 an adapter runs beside them, because
     merged it would be lost; full weights learn in float32, and are sampled, judged and exported so.

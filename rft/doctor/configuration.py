@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, shelves
+from rft import commands, config, shelves, threads
 from rft.doctor import rate
 from rft.doctor.finding import Finding, fail, ok, together, warn
 from rft.doctor.setup import Setup
@@ -23,6 +23,7 @@ from rft.grading import budget
 from rft.rollouts import determinism
 from rft.snapshots.addresses import is_address
 from rft.tools import unlearned
+from rft.words import counted
 
 
 def prompt(setup: Setup) -> Finding:
@@ -108,6 +109,7 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
     if policy.model is None and policy.server is None:
         yield from rate.of_training(train, policy.architecture.hidden)
         yield from rate.of_warm_start(policy.warm_start)
+    yield from _threads(params)
     yield from _deadlines(params)
     yield from _uneven(train.examples_per_step * train.group, rollout.batch)
     for what, remedy in determinism.contradictions(params):
@@ -126,6 +128,15 @@ def _more_than(params: config.Params, key: str, wanted: int, split: str) -> Iter
         yield warn(
             f"{key} = {wanted} is more than examples.{split} = {there}", f"Raise examples.{split}, or lower {key}."
         )
+
+
+def _threads(params: config.Params) -> Iterator[Finding]:
+    """More threads than processors wait for each other."""
+    own, given = params.policy.threads, os.environ.get(threads.GIVEN, "")
+    name, asked = ("policy.threads", own) if own else (threads.GIVEN, int(given) if given.isdecimal() else 0)
+    if asked > (there := threads.cores()):
+        words = f"{name} = {asked} is more than the {counted(there, 'processor')} that this process may use"
+        yield warn(words, "Lower it, or leave it out: the threads would wait for each other.")
 
 
 def _deadlines(params: config.Params) -> Iterator[Finding]:

@@ -225,14 +225,14 @@ def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> R
     """Measure a step on groups as large as train.group, one microbatch or as many rollouts of it as
     fit the time."""
     section = learner.section
-    samples = _rollouts(section, prompt, typical, section.group, shape.vocabulary)
+    samples = rollouts(section, prompt, typical, section.group, shape.vocabulary)
     steps = heap.Steps(learner.model)
-    _learned_s(learner, steps, samples[:1])  # warms up: AdamW makes its moments
-    one_s = _learned_s(learner, steps, samples[:1])
+    learned_s(learner, steps, samples[:1])  # warms up: AdamW makes its moments
+    one_s = learned_s(learner, steps, samples[:1])
     fit = max(1, int(BUDGET_S / one_s))
     most = min(fit, max(section.group, section.microbatch_tokens // len(samples[0].ids)))
-    samples = _rollouts(section, prompt, typical, most, shape.vocabulary)
-    seconds = _learned_s(learner, steps, samples)
+    samples = rollouts(section, prompt, typical, most, shape.vocabulary)
+    seconds = learned_s(learner, steps, samples)
     head, body = shape.vocabulary * shape.hidden, _body(shape)
     own = sum(one.num_own for one in samples)
     groups = -(-len(samples) // section.group)
@@ -248,7 +248,7 @@ def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> R
     return Rate("learn", sum(len(one.ids) for one in samples), seconds, Work(flop, read), len(samples))
 
 
-def _rollouts(
+def rollouts(
     section: config.Train, prompt: int, typical: Typical, number: int, vocabulary: int
 ) -> list[TrainingSample]:
     """Draw rollouts of a typical length: a prompt for each group, then what the policy says, and
@@ -266,7 +266,7 @@ def _rollouts(
     return made
 
 
-def _learned_s(learner: Learner, steps: heap.Steps, samples: list[TrainingSample]) -> float:
+def learned_s(learner: Learner, steps: heap.Steps, samples: list[TrainingSample]) -> float:
     """Make one step of the plain policy gradient, from which every on-policy algorithm starts."""
     section = learner.section
     began = time.perf_counter()

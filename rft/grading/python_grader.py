@@ -23,13 +23,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rft import config, progress
+from rft import config, progress, threads
 from rft.config.graders import Python
 from rft.errors import InfrastructureError
 from rft.grading import python_inside
@@ -68,7 +67,7 @@ class PythonGrader:
         self._head = b'{"source": ' + json.dumps(settings.source).encode() + b', "body": '
         self._base: Base | None = None
         self._making = asyncio.Lock()
-        self._turn = asyncio.Semaphore(os.cpu_count() or 1)
+        self._turn = asyncio.Semaphore(threads.cores())
 
     async def __aenter__(self) -> Self:
         return self

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 
-from rft import config
+from rft import config, threads
 from rft.errors import ConfigError, UserError
 from rft.models import heap, shape, unmerged
 from rft.models.source import Source
@@ -80,6 +80,7 @@ def load(source: Source | str, section: config.Policy, device: torch.device) -> 
         raise _unloadable(source, error) from error
     if source.gguf:
         _forget_quantization(model)
+    threads.use(model, section.threads)
     return model.to(device).eval(), ours
 
 

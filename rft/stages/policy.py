@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from rft import config, files, progress, recipe, reports, shelves
+from rft import config, files, progress, recipe, reports, shelves, threads
 from rft.chat.renderer import Chat, assistant_text
 from rft.errors import UserError
 from rft.models import embedded, source, weights
@@ -65,6 +65,7 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
         tokenizer = embedded.build_tokenizer(texts(demonstrations), tools, vocabulary, merges)
         chat = Chat(tokenizer, tools)
         network = embedded.build_model(section.architecture, tokenizer, section.seed).to(device)
+        threads.use(network, section.threads)
     else:
         network, tokenizer = weights.load(source.given(section), section, device)
         chat = Chat(tokenizer, tools, section.tool_format)

@@ -172,6 +172,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(recipe: Path):
             "warn",
             "policy.architecture is written, but policy.model",
         ),
+        ({"policy": {"threads": 4096}}, "warn", "policy.threads = 4096 is more than the "),
         ({"rollout": {"max_tokens": 2048}}, "fail", "more than the embedded policy's 1024 positions"),
         ({"rollout": {"max_turn_tokens": 200}}, "fail", "leaves no room"),
         (

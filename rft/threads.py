@@ -1,0 +1,76 @@
+"""How many processors there are for us, and how many of them a model's arithmetic takes.
+
+PyTorch's helper threads meet at a barrier after each small operation, thousands of times a second,
+and spin there until the last one comes. Beside another busy program that one may not be scheduled
+for milliseconds, while the others burn the time that it waits for. On two cores the demo's warm
+start made 9.1 steps a second alone, and 2.7, 1.2 and 0.25 beside one, two and three busy programs.
+Two things keep the loss near what the other program takes:
+
+    a short spin     GOMP_SPINCOUNT, which rft/__init__.py sets before PyTorch is loaded: 9.4, 5.0
+                     and 4.7 steps
+    few threads      as many as a model of that size can use, and no more than the machine has for
+                     us. It follows from these two alone, and from nothing that is measured while
+                     something else runs, because the number of threads decides the last digits
+
+`policy.threads` wins, and then OMP_NUM_THREADS.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+SPIN = "GOMP_SPINCOUNT", "1000"
+"""Turns of a waiting thread before it sleeps: about 10 µs. Quiet, it is as fast as spinning on."""
+OF_A_MILLION = 4
+"""Threads for a model of a million parameters. Each doubling needs four times the parameters,
+because the rows that threads share grow with the width."""
+
+
+PRESSURE, MUCH_PRESSURE = Path("/proc/pressure/cpu"), 40.0
+"""Percent of the time. Our own threads alone, as many as processors, make a few."""
+GIVEN = "OMP_NUM_THREADS"
+
+
+def spin_briefly() -> None:
+    """Set how long helper threads spin, unless the user did. It must happen before PyTorch is
+    imported."""
+    name, count = SPIN
+    if not os.environ.keys() & {name, "OMP_WAIT_POLICY"}:
+        os.environ[name] = count
+
+
+def cores() -> int:
+    """Count the processors that this process may use: its affinity, and its cgroup's share, rounded
+    up."""
+    import joblib
+
+    return joblib.cpu_count()
+
+
+def of_model(parameters: int, cores: int) -> int:
+    """Return how many threads a model of that size takes on so many cores."""
+    return max(1, min(cores, math.ceil(OF_A_MILLION * math.sqrt(parameters / 1e6))))
+
+
+def are_held_up() -> bool:
+    """Return whether, in the last minute, something that could run often waited for a processor, as
+    the kernel counts it. False where it does not count."""
+    try:
+        found = re.match(r"some .*avg60=([0-9.]+)", PRESSURE.read_text())
+    except OSError:
+        return False
+    return found is not None and float(found[1]) > MUCH_PRESSURE
+
+
+def use(network: Any, threads: int | None) -> None:
+    """Set PyTorch's threads for a network. `threads`: what the user asked for."""
+    import torch
+
+    if threads is None and GIVEN not in os.environ:
+        threads = of_model(sum(one.numel() for one in network.parameters()), cores())
+    if threads is not None:
+        torch.set_num_threads(threads)
