@@ -51,6 +51,7 @@ import json
 import re
 import reprlib
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ from pydantic import BaseModel, Field
 from rft import config, reports, rows
 from rft.config import graders
 from rft.config.graders import Grader as Grader
-from rft.errors import ConfigError, UserError
+from rft.errors import ConfigError, RftError, UserError
 from rft.errors import ToolError as ToolError
 from rft.reports import Conversation as Conversation
 from rft.types import Example as Example
@@ -250,12 +251,16 @@ class Recipe:
         path = self.folder / f"{stem}.py"
         if not path.exists():
             raise UserError(f"{path}: missing. A recipe needs it; `rft new` writes one to start from.")
-        return importlib.import_module(f"{_package(self.folder)}.{stem}")
+        return _imported(self.folder, stem)
 
 
 def grader_of(folder: Path) -> Grader:
     """Read the grader that a recipe's folder declares, without running any of its code."""
-    path = folder / "grader.json"
+    return grader_at(folder / "grader.json")
+
+
+def grader_at(path: Path) -> Grader:
+    """Read a grader from a file of its own."""
     return graders.read(_json(path), str(path))
 
 
@@ -270,7 +275,7 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     if not (folder / "examples.py").exists():
         remedy = "Name a recipe's folder; `rft new` makes one."
         raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. {remedy}")
-    module = importlib.import_module(f"{_package(folder)}.examples")
+    module = _imported(folder, "examples")
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         remedy = "Write `class Options(BaseModel)` with extra='forbid'."
@@ -279,6 +284,28 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
         remedy = "Add model_config = ConfigDict(extra='forbid')."
         raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys. {remedy}")
     return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
+
+
+def _imported(folder: Path, stem: str) -> types.ModuleType:
+    """Import one of the recipe's files. Raises UserError, with file and line, for what it raises
+    while it is imported."""
+    try:
+        return importlib.import_module(f"{_package(folder)}.{stem}")
+    except RftError:
+        raise
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}: line {error.lineno}: {error.msg}. Fix that line.") from None
+    except Exception as error:
+        theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
+        where = f"{theirs[-1].filename}: line {theirs[-1].lineno}" if theirs else str(folder / f"{stem}.py")
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{where}: raised {what} when it was imported. Fix it there.") from error
+
+
+def _is_theirs(file: str) -> bool:
+    """Return whether code is the user's: not Python's, a package's or ours."""
+    others = (sys.prefix, sys.base_prefix, str(Path(__file__).parent), "<frozen")
+    return not file.startswith(others)
 
 
 def _package(folder: Path) -> str:

@@ -14,6 +14,7 @@ answer 0.25 where 0.68 was right.) Only `messages` is required; a row may have `
                                   recipe's `examples()` may return
     read(line, keys, remedy)      a row as an `Example`
     check_named(...)              refuses a key in `examples.keys` that no row has
+    check_graded(...)             refuses a template of the grader that no row fills
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rft import config, reports
-from rft.config import response_format
+from rft.config import graders, response_format
+from rft.config.templates import Template
 from rft.errors import ConfigError, UserError, did_you_mean
 from rft.types import Example, Message
 
@@ -169,6 +171,18 @@ def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
             continue
         problem = f"examples.keys.{word} = {path!r} names nothing: no row of {where} has it."
         raise ConfigError(f"params.yaml: {problem} {did_you_mean(path, _paths(parsed[0]))}")
+
+
+def check_graded(rows: Sequence[Example], grader: graders.Grader, where: str) -> None:
+    """Raises ConfigError for a template of the grader to which no row has anything. Without one
+    that would be found after as many rollouts as are sampled at once, and taken for an outage."""
+    parsed = [row.row() for row in rows]
+    for place in (place for text in grader.texts for place in Template.read(text).places):
+        if place.namespace != "item" or not parsed or any(place.is_in({"item": row}) for row in parsed):
+            continue
+        problem = f"the grader's {{{{{place.text}}}}} names nothing: no row of {where} has it."
+        path = ".".join(map(str, place.path))
+        raise ConfigError(f"grader.json: {problem} {did_you_mean(path, _paths(parsed[0]))}")
 
 
 def _paths(row: Mapping[str, Any]) -> Iterable[str]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ from rich.text import Text
 
 from flows.cli.options import add_settings, count
 from flows.screen import say, watched
-from rft import commands
+from rft import commands, files
 from rft.errors import UserError
 from rft.words import counted
 from tasks.runs import clone
@@ -60,6 +61,24 @@ from pydantic import BaseModel, ConfigDict
 class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 '''
+THEIR_TOOLS = '''\
+"""The tools of {file}, imported where they are, so that what lies beside them is found."""
+
+import importlib.util
+import sys
+
+# of the files beside it: {sha256}
+sys.path.insert(0, {folder!r})
+spec = importlib.util.spec_from_file_location("their_tools", {file!r})
+module = sys.modules["their_tools"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+globals().update({{name: value for name, value in vars(module).items() if not name.startswith("__")}})
+'''
+BESIDE_TOOLS = frozenset(
+    {".py", ".json", ".yaml", ".yml", ".toml", ".csv", ".tsv", ".txt", ".md", ".sql", ".db", ".sqlite"}
+)
+"""What tools may read beside them: if it changes, the agent is measured anew. Logs are not among
+it, because a tool server's own grows with each call."""
 NO_TOOLS = '"""No tools of its own."""\n\nTOOLS = []\n'
 _MANY_CUT = 0.05
 _REMEDY = "A row is a JSON object with `messages`, one a line."
@@ -76,8 +95,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from flows import settings
-    from rft import shelves
+    from rft import recipe, shelves
     from rft.rollouts import log as rollout_log
+    from rft.rows import check_graded
     from tasks.promotion import champions
     from tasks.runs import by_hand, champion
 
@@ -94,13 +114,17 @@ def run(options: argparse.Namespace) -> int:
     served.refuse_other_base(params)
     with contextlib.chdir(here.root):  # recipe.path is relative to it
         rows = _rows(params, file)
+    grader = recipe.grader_at(Path(options.grader) if written else here.root / params.recipe.path / "grader.json")
+    if written and not options.tools:
+        _refuse_unseen(params, rows)
+    check_graded(rows, grader, str(file or "the recipe's validation split"))
     with watched(), _own_names(here, options):
         report = by_hand.measure(here, params, rows, served, written)
     console = Console(highlight=False)
     console.print(table(report))
     played = rollout_log.read(here.root / shelves.rollouts("baseline"))
     _show_worst(console, played, options.worst)
-    for line in (*_cut(report, params), *_last(report, written is not None)):
+    for line in (*_cut(report, params), *_last(report, options)):
         console.print(line, markup=False, soft_wrap=True)
     return 0
 
@@ -117,20 +141,39 @@ def _own_names(here: Clone, options: argparse.Namespace) -> Iterator[None]:
     except StageFailed as failed:
         message = str(failed)
         for name, given in {"tools.py": options.tools, "grader.json": options.grader}.items():
-            message = message.replace(str(place / name), given) if given else message
+            for written in (str(place / name), f"{BESIDE}/{name}"):
+                message = message.replace(written, given) if given else message
         raise StageFailed(message, failed.exit_code) from None
 
 
 def _recipe(options: argparse.Namespace) -> dict[str, str] | None:
     """Write the files of a recipe that consists of a grader and tools. None: it has one."""
+    from rft import recipe
+
     if options.grader is None:
         if options.tools is not None:
             raise UserError("--tools is for an agent without a recipe. Add --grader FILE, or write the recipe's tools.")
         return None
     if options.rows is None:
         raise UserError("--grader: there is no recipe, so where are the rows? Add --rows FILE.")
-    tools = NO_TOOLS if options.tools is None else _text(options.tools, "--tools")
-    return {"examples.py": NO_EXAMPLES, "tools.py": tools, "grader.json": _text(options.grader, "--grader")}
+    grader = _text(options.grader, "--grader")
+    recipe.grader_at(Path(options.grader))
+    tools = NO_TOOLS if options.tools is None else _tools(options.tools)
+    return {"examples.py": NO_EXAMPLES, "tools.py": tools, "grader.json": grader}
+
+
+def _tools(name: str) -> str:
+    """Write a tools.py that imports the user's."""
+    try:
+        compile(_text(name, "--tools"), name, "exec")
+    except SyntaxError as error:
+        raise UserError(f"--tools {name}: line {error.lineno}: {error.msg}. Fix that line.") from None
+    file = Path(name).absolute()
+    found = hashlib.sha256()
+    for path in sorted({file, *file.parent.glob("*"), *file.parent.glob("*/*.py")}):
+        if path.suffix in BESIDE_TOOLS and path.is_file():
+            found.update(f"{path.name} {files.sha256(path)}\n".encode())
+    return THEIR_TOOLS.format(file=str(file), folder=str(file.parent), sha256=found.hexdigest())
 
 
 def _text(name: str, option: str) -> str:
@@ -154,6 +197,17 @@ def _rows(params: config.Params, file: Path | None) -> list[Example]:
         found = examples.once(examples.from_recipe(loaded, "validation", section.validation, section.seed))
     rows.check_named(found, section.keys, str(file or "the recipe"))
     return found
+
+
+def _refuse_unseen(params: config.Params, rows: Sequence[Example]) -> None:
+    """A tool that the agent is never shown would make it look as if it could do nothing."""
+    brought = {tool.get("function", tool).get("name") for row in rows for tool in row.tools or ()}
+    for number, endpoint in enumerate(params.tools.endpoints):
+        if endpoint.parameters is None and endpoint.name not in brought:
+            raise UserError(
+                f"--set tools.endpoints: {endpoint.name} has no parameters, and no row brings its schema, so "
+                f"the agent would never be shown it. Write its JSON schema under tools.endpoints[{number}].parameters."
+            )
 
 
 # -- what is shown ---------------------------------------------------------------------------------
@@ -224,10 +278,12 @@ def _cut(report: reports.BaselineReport, params: config.Params) -> Iterator[str]
         )
 
 
-def _last(report: reports.BaselineReport, has_no_recipe: bool) -> Iterator[str]:
+def _last(report: reports.BaselineReport, options: argparse.Namespace) -> Iterator[str]:
     yield f"\n{report.readiness}: {report.reason}"
     yield f"\nAll of them  {commands.command('rollouts', '--here', '--stage', 'baseline')}"
-    if has_no_recipe:
-        yield f"Go on        {commands.command('new', 'recipes/mine')}, and put rows, tools and grader there"
-    else:
+    if options.grader is None:
         yield f"Go on        {commands.command('doctor')}"
+        return
+    source = ("--from", f"grader:{options.grader}", "--files", options.rows)
+    then = ", and put your tools.py there" if options.tools else ""
+    yield f"Go on        {commands.command('new', 'recipes/mine', *source)}{then}"

@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="inside the clone, such as recipes/mine")
     source = parser.add_argument_group("import")
     source.add_argument("--from", dest="source", metavar="KIND:FILE", help="what to import, such as openai:job.json")
-    source.add_argument("--files", metavar="FOLDER", type=Path, help="the files that it names")
+    source.add_argument("--files", metavar="FOLDER", type=Path, help="the files that it names; for a grader, its rows")
     source.add_argument(
         "--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="the lowest and the highest score of its grader"
     )
@@ -124,6 +124,8 @@ def _import(here: Clone, options: argparse.Namespace, target: Path, inside: str)
         "--set policy.server.kind=chat --set policy.server.url=http://127.0.0.1:8000 --set policy.server.model=NAME"
     )
     say(f"  {commands.command('baseline')} {server}")
+    say("Before a run, check for what would go wrong:")
+    say(f"  {commands.command('doctor')}")
     _say_commit(here, inside, target.name)
     return 0
 

@@ -54,7 +54,9 @@ def examples(options: Options, split: str, count: int, seed: int) -> list[rows.L
     random.Random(f"{split} {seed}").shuffle(found)
     return found[:count]
 '''
-NO_TOOLS = '"""No functions of its own: tools.endpoints in params.yaml has the tools."""\n\nTOOLS = []\n'
+NO_TOOLS = (
+    '"""No functions of its own. Tools may also be endpoints or MCP servers: params.yaml, tools."""\n\nTOOLS = []\n'
+)
 GENERIC = {
     "empty": "",
     "blank": " ",
@@ -157,6 +159,7 @@ def _graded(
         raw["range"] = list(ends)
     if "chance" not in raw and (luck := scales.chance(grader, every)):
         raw["chance"] = luck
+        to_fill.append(f"grader.json: 'chance': {luck:g} was added, the share of the most frequent target: look at it")
     graders.read(raw, "the grader")
     return raw, to_fill
 

@@ -54,6 +54,10 @@ class StringCheck(Grader):
 
     scores: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
+    @property
+    def texts(self) -> list[str]:
+        return [self.input, self.reference]
+
     @field_validator("operation", mode="before")
     @classmethod
     def _spelled(cls, value: Any) -> Any:
@@ -78,6 +82,10 @@ class TextSimilarity(Grader):
     """fuzzy_match, bleu, gleu, meteor, rouge_1 to rouge_5, or rouge_l."""
 
     scores: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.input, self.reference]
 
     @field_validator("evaluation_metric")
     @classmethod
@@ -156,6 +164,10 @@ class Multi(Grader):
     the others are not asked. One key may stand alone. Ours."""
     invalid_grade: float = 0.0
     """What the wire says where a grade has no score. In training there is none."""
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for grader in self.graders.values() for text in grader.texts]
 
     @property
     def formula(self) -> Formula:

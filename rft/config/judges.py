@@ -97,8 +97,12 @@ class ModelGrader(Grader):
     """What its tokens cost. None: they are only counted."""
 
     @property
+    def texts(self) -> list[str]:
+        return [message.content for message in self.input]
+
+    @property
     def remarks(self) -> list[str]:
-        places = [place for message in self.input for place in Template.read(message.content).places]
+        places = [place for text in self.texts for place in Template.read(text).places]
         if any(place.namespace == "sample" for place in places):
             return super().remarks
         unseen = "input has no template of sample: the judge never sees the answer. Write {{sample.output_text}}."

@@ -59,6 +59,11 @@ class Grader(Section):
         return "range" in self.model_fields_set
 
     @property
+    def texts(self) -> list[str]:
+        """List its strings with templates, those of its parts included."""
+        return []
+
+    @property
     def needs_tool_server(self) -> bool:
         """Whether it lives on the server that serves the recipe's tools."""
         return False

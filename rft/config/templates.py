@@ -57,6 +57,14 @@ class Place:
             raise Missing(self.text, in_sample=True)
         return value
 
+    def is_in(self, scope: Scope) -> bool:
+        """Return whether there is a value."""
+        try:
+            self.find(scope)
+        except Missing:
+            return False
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Template:

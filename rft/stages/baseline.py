@@ -3,10 +3,10 @@
 What is served now plays k rollouts of each validation example. RFT learns from examples that are
 sometimes solved and sometimes not, so the report has, beside the mean, the best-of-k curve (the
 room for improvement) and the shares always failed, always solved and mixed. The readiness verdict
-follows a common rule: above 95 %, not worth it; near zero even for the best of k, not yet
-(warm-start first: the reason names the settings that do it here); between, ready. Both limits are
-shares of the grader's range. If the numbers point to a misconfiguration
-(rft/rollouts/suspicion.py), the verdict is suspect.
+follows a common rule: above 95 %, not worth it; near zero even for the best of k, or above the
+lowest score on one example of many, not yet (warm-start first: the reason names the settings that
+do it here); between, ready. Both limits are shares of the grader's range. If the numbers point to a
+misconfiguration (rft/rollouts/suspicion.py), the verdict is suspect.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ from rft.rollouts.prompting import champion_prompt
 from rft.rollouts.runner import Plan, workbench
 from rft.rollouts.store import RolloutStore
 from rft.rollouts.transcript import dialogue
+from rft.rows import check_graded
 from rft.sampling import policies
 from rft.scale import of_range, share
+from rft.words import counted
 
+FEW, ENOUGH = 8, 24
+"""With fewer examples a verdict says little, and one lucky rollout is an eighth of it."""
 Readiness = Literal["not worth it", "not yet", "ready", "suspect"]
 
 
@@ -42,6 +46,7 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
     device = weights.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     rows = shelves.load_examples("validation")[: section.examples]
+    check_graded(rows, ours.grader, "the validation examples")
     prompt = champion_prompt(ours)
     told = progress.Reporter("baseline", len(rows) * (section.k + 1))
     with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
@@ -59,7 +64,7 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
         reason = f"{reason}. {_remedy(params.policy, ours)}"
     if suspect := suspicion.find(sampled, scale, readiness == "ready"):
         readiness, reason = "suspect", suspect
-    reason += _too_long(sampled)
+    reason += _too_few(len(rows)) + _too_long(sampled)
     report = reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best)
     reports.write(report, shelf / "report.json")
     progress.say("baseline", f"{readiness}: {reason}")
@@ -85,8 +90,22 @@ def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Re
     if share(best, result.range) < section.not_yet_below:
         found = f"even the best of {result.k} rollouts scores {best:.3f}{scale_in_words}"
         return "not yet", f"{found}, below {section.not_yet_below}{of_limit}: warm-start first"
+    if _num_ever_scored(result) == 1 and len(result.rows) > FEW:
+        found = f"of {len(result.rows)} examples a single one ever scored above the lowest, which may be luck"
+        return "not yet", f"{found}: warm-start first"
     mixed = f"{result.shares['mixed']:.0%} of the examples are sometimes solved and sometimes not"
     return "ready", f"mean score {mean:.3f}{scale_in_words}, best of {result.k} {best:.3f}; {mixed}"
+
+
+def _num_ever_scored(result: reports.Evaluation) -> int:
+    """Count the examples of which a rollout scored above the lowest score."""
+    low = result.range[0]
+    return sum(any(score is not None and score > low for score in row.scores) for row in result.rows)
+
+
+def _too_few(num: int) -> str:
+    words = f". {counted(num, 'example')} tell little: measure {ENOUGH} or more"
+    return words if num < FEW else ""
 
 
 def _remedy(section: config.Policy, ours: recipe.Recipe) -> str:

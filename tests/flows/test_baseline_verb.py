@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,14 @@ def test_a_second_time_comes_from_the_cache(scripted: ladder_clone.Scripted) -> 
     assert len((scripted.script / "ran").read_text().splitlines()) == 2
 
 
+MINE = ["--rows", "rows.jsonl", "--grader", "grader.json"]
+CHAT = [
+    part
+    for key, value in {"kind": "chat", "url": "http://127.0.0.1:9", "model": "m"}.items()
+    for part in ("--set", f"policy.server.{key}={value}")
+]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -99,6 +108,17 @@ def test_a_second_time_comes_from_the_cache(scripted: ladder_clone.Scripted) -> 
         (["--rows", "empty"], "empty: holds no examples. A row is a JSON object with `messages`, one a line."),
         (["--rows", "rows.jsonl", "--set", "examples.keys.target=ansr"], "Did you mean 'answer'?"),
         (["--rows", "rows.jsonl", "--set", "baseline.ks=3"], "baseline"),
+        ([*MINE, "--set", "baseline.k=1"], "--set: 'baseline.k' = 1"),
+        (
+            ["--rows", "rows.jsonl", "--grader", "other.json", *CHAT],
+            "the grader's {{item.anser}} names nothing: no row of",
+        ),
+        (["--rows", "rows.jsonl", "--grader", "broken.json"], "broken.json: line 2: not JSON"),
+        ([*MINE, "--tools", "broken.py"], "--tools broken.py: line 1: '(' was never closed. Fix that line."),
+        (
+            [*MINE, *CHAT, "--set", "tools.endpoints=[{name: capital, server_url: 'http://127.0.0.1:9'}]"],
+            "capital has no parameters, and no row brings its schema",
+        ),
     ],
 )
 def test_what_cannot_be_measured(
@@ -114,6 +134,9 @@ def test_what_cannot_be_measured(
     place.mkdir()
     files(place)
     (place / "empty").write_text("")
+    (place / "other.json").write_text(json.dumps(GRADER).replace("item.answer", "item.anser"))
+    (place / "broken.json").write_text('{"type":\n')
+    (place / "broken.py").write_text("def capital(\n")
     monkeypatch.chdir(place)
     assert cli.main(["baseline", *options]) == 2
     assert said in capsys.readouterr().err
@@ -165,6 +188,16 @@ def test_rows_a_grader_and_tools_are_enough(clone: Clone, chat: str, tmp_path: P
     assert "1 call" in done.stdout or "0 calls" in done.stdout
     assert records.load_all(clone) == []
     assert clone.git("status", "--porcelain") == "", "nothing was left in the user's tree"
+    (tmp_path / "beside.py").write_text(f"CAPITALS = {CAPITALS!r}\n")
+    table, imported = f"CAPITALS = {CAPITALS!r}\n", "from beside import CAPITALS\n"
+    (tmp_path / "tools.py").write_text(TOOLS.replace(table, imported))
+    again = rft(clone, "baseline", *options, *(part for one in settings for part in ("--set", one)))
+    assert again.returncode == 0, again.stderr
+    assert re.search(r"reward +\d", done.stdout).group() == re.search(r"reward +\d", again.stdout).group()
+    (tmp_path / "beside.py").unlink()
+    lost = rft(clone, "baseline", *options, *(part for one in settings for part in ("--set", one)))
+    assert f"{tmp_path / 'tools.py'}: line 3: raised ModuleNotFoundError: No module named 'beside'" in lost.stderr
+    assert (lost.returncode, "Traceback" in lost.stderr) == (2, False)
     (tmp_path / "wrong.py").write_text("")
     wrong = [*options[:-1], str(tmp_path / "wrong.py"), *(part for one in settings for part in ("--set", one))]
     refused = rft(clone, "baseline", *wrong)
