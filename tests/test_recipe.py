@@ -44,3 +44,22 @@ def test_tools_that_are_not_listed_are_a_fault_of_the_file(tmp_path: Path, tools
         _ = loaded(made).tools
     assert f"{made}/tools.py: {why}" in str(caught.value)
     assert "Write TOOLS = [function, ...]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("def lost(:", "line 1: invalid syntax. Fix that line."),
+        ("import nothing_such", "line 1: raised ModuleNotFoundError: No module named 'nothing_such'"),
+        ("from .nothing import such", "line 1: raised ModuleNotFoundError: No module named 'recipe_tiny.nothing'"),
+        ("open('/nothing/such')", "line 1: raised FileNotFoundError: "),
+        ("import json; json.loads('{')", "line 1: raised JSONDecodeError: "),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_named_with_its_line(tmp_path: Path, line: str, why: str):
+    """It was a traceback of 35 lines."""
+    made = tiny_recipe.make(tmp_path)
+    (made / "tools.py").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        loaded(made)
+    assert f"{made}/tools.py: {why}" in str(caught.value)

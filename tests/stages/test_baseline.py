@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from rft import reports
+from rft import reports, shelves
+from rft.errors import ConfigError
 from tests import tiny_recipe
-from tests.ladder import again, shelf
+from tests.ladder import again, inside, shelf
 
 
 def test_baseline_counts_add_up(ladder: Path):
@@ -80,6 +82,35 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
     assert f" of {low} to {high}, below 0.6 of the range: warm-start first" in poor.reason
     assert "Raise policy.warm_start.steps" in poor.reason
     assert "train.when_not_ready: warm_start" in poor.reason
+
+
+def test_one_example_of_many_that_ever_scores_is_no_sign_of_readiness(ladder: Path, tmp_path: Path):
+    made, twelve = teachable(tmp_path / "recipe"), {"validation": 12}
+    more = again(ladder, tmp_path / "more", made, "examples", examples=twelve)
+    with inside(more):
+        targets = [row.target for row in shelves.load_examples("validation")]
+    for number, readiness in ((1, "not yet"), (2, "ready")):
+        rescaled = tiny_recipe.rescale(made, 0, 1, f'float(item["target"] in {targets[:number]})')
+        again(more, tmp_path / str(number), rescaled, "baseline", baseline={"examples": 12}, examples=twelve)
+        report = reports.read(reports.BaselineReport, tmp_path / str(number) / "data/baseline/report.json")
+        assert report.readiness == readiness, report.reason
+        single = report.reason.startswith("of 12 examples a single one ever scored above the lowest, which may be luck")
+        assert single == (number == 1)
+
+
+def test_few_examples_are_said_to_tell_little(ladder: Path, tmp_path: Path):
+    few = measured(ladder, tmp_path / "few", teachable(tmp_path / "recipe"), examples=3)
+    assert ". 3 examples tell little: measure 24 or more" in few.reason
+    assert "tell little" not in reports.read(reports.BaselineReport, ladder / "data/baseline/report.json").reason
+
+
+def test_a_template_that_no_row_fills_is_refused_before_anything_is_sampled(ladder: Path, tmp_path: Path):
+    made = teachable(tmp_path / "recipe")
+    grader = {"type": "string_check", "name": "same", "operation": "eq", "input": "{{sample.output_text}}"}
+    (made / "grader.json").write_text(json.dumps(grader | {"reference": "{{item.targt}}"}))
+    with pytest.raises(ConfigError, match=r"\{\{item\.targt\}\} names nothing: no row .* Did you mean 'target'\?"):
+        measured(ladder, tmp_path / "run", made)
+    assert not [*(tmp_path / "run").rglob("rollouts/*.jsonl")]
 
 
 @pytest.mark.parametrize(("grading", "score"), [("0.0", 0), ("1.0", 1)])
