@@ -50,12 +50,12 @@ SMALL = (
     "gate.min_slice=10",
     "gate.looks=1",
 )
-"""Enough to see every stage at work and the agent learn, in three minutes on two cores."""
+"""Enough to see every stage at work and the agent learn, in four minutes on two free cores."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--small", action="store_true", help="three minutes instead of ten: it learns less, on fewer examples"
+        "--small", action="store_true", help="four minutes instead of ten: it learns less, on fewer examples"
     )
 
 

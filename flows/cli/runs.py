@@ -165,6 +165,7 @@ def _next(here: Clone, shown: Sequence[RunRecord], state: State, time: str) -> I
 
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
+        yield "If files of the clone have changed since, that is a new run, and finished stages come from the cache."
     commands = {waiting.act.run: each.approve for waiting, each in fate.open_requests(state, time)}
     commands |= {record.name: approval(record) for record in shown if _then(here, record, state, time) == _UNASKED}
     if waiting := [record.name for record in shown if record.name in commands]:
