@@ -310,7 +310,7 @@ def test_the_command_that_is_printed_for_a_paused_run_goes_on(
 ) -> None:
     """With the limit that is spent it would stop at once."""
     scripted = ladder_clone.make(tmp_path / "a")
-    record = pause(scripted, hours=1e-3)
+    record = pause(scripted, hours=1)
     records.save(scripted.clone, record.model_copy(update={"spent_s": 7200.0}))
     monkeypatch.chdir(scripted.root)
     expected = "run --params p.yaml --set train.steps=3 --set run.max_hours=4\n"
