@@ -103,9 +103,12 @@ def _reinforcement(job: Mapping[str, Any], where: str) -> dict[str, Any]:
     method = job.get("method")
     kind = method.get("type") if isinstance(method, Mapping) else method
     block = job.get("rft") or job.get("reinforcement")
-    if kind is None:
-        kind = "reinforcement" if block else "supervised"
-    if kind not in _METHODS:
+    if kind is None and not block:
+        raise UserError(
+            f"{where}: names no method. Save one job of reinforcement fine-tuning, as its address returns it. A grader "
+            "alone is imported by --from grader:FILE."
+        )
+    if kind not in (*_METHODS, None):
         raise UserError(
             f"{where}: method.type is {kind!r}. Only a job of reinforcement fine-tuning can be imported. For "
             "demonstrations, see train.algorithm: supervised in docs/params.md."

@@ -208,6 +208,15 @@ def test_a_grader_alone(tmp_path: Path) -> None:
     assert isinstance(loaded(tmp_path / "mine").grader, graders.StringCheck)
 
 
+def test_a_grader_as_it_was_tried(tmp_path: Path) -> None:
+    """What the services take to validate and to run a grader holds it under a key."""
+    told = alone({"grader": EXACT, "model_sample": "SKU-1"}, tmp_path)
+    assert isinstance(loaded(tmp_path / "mine").grader, graders.StringCheck)
+    assert "Not taken over: g.json: model_sample: is of a trial, and no row" in told
+    with pytest.raises(RftError, match=r"holds a job\. Write --from openai:"):
+        alone(job(), tmp_path / "job")
+
+
 def alone(grader: dict[str, Any], folder: Path) -> list[str]:
     folder.mkdir(exist_ok=True)
     (folder / "g.json").write_text(json.dumps(grader))
@@ -295,6 +304,13 @@ BAD = {
     ),
     "an id without its file": (lambda out: (out / "file-valid.jsonl").unlink(), "validation_file is 'file-valid'"),
     "two files of one id": (lambda out: (out / "file-train.txt").write_text("x"), "file-train.jsonl, file-train.txt"),
+    "a name without its file": (
+        lambda out: changed(out / "job.json", training_file="rows.jsonl"), "/rows.jsonl (docs/from_openai.md)"
+    ),
+    "a grader and no job": (lambda out: (out / "job.json").write_text(json.dumps(EXACT)), "--from grader:FILE"),
+    "a list of jobs": (
+        lambda out: (out / "job.json").write_text(json.dumps({"object": "list", "data": [job()]})), "Save one job"
+    ),
     "a job that is cut off": (lambda out: cut_off(out / "job.json"), "cut off in the middle"),
     "rows that are cut off": (lambda out: cut_off(out / "file-train.jsonl"), "file-train.jsonl:40"),
     "an image": (
