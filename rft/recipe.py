@@ -51,6 +51,7 @@ import json
 import re
 import reprlib
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -250,7 +251,7 @@ class Recipe:
         path = self.folder / f"{stem}.py"
         if not path.exists():
             raise UserError(f"{path}: missing. A recipe needs it; `rft new` writes one to start from.")
-        return importlib.import_module(f"{_package(self.folder)}.{stem}")
+        return _imported(self.folder, stem)
 
 
 def grader_of(folder: Path) -> Grader:
@@ -270,7 +271,7 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     if not (folder / "examples.py").exists():
         remedy = "Name a recipe's folder; `rft new` makes one."
         raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. {remedy}")
-    module = importlib.import_module(f"{_package(folder)}.examples")
+    module = _imported(folder, "examples")
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         remedy = "Write `class Options(BaseModel)` with extra='forbid'."
@@ -279,6 +280,19 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
         remedy = "Add model_config = ConfigDict(extra='forbid')."
         raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys. {remedy}")
     return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
+
+
+def _imported(folder: Path, stem: str) -> types.ModuleType:
+    """Raises UserError for a package that is not installed, naming the line that imports it."""
+    package = _package(folder)
+    try:
+        return importlib.import_module(f"{package}.{stem}")
+    except ModuleNotFoundError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
+        if not own or (error.name or "").startswith(package):
+            raise
+        raise UserError(f"{own[-1].filename}:{own[-1].lineno}: {error}. Install what has it.") from error
 
 
 def _package(folder: Path) -> str:
