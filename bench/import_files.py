@@ -35,6 +35,8 @@ class Case:
     direct: Direct | None = None
     refused: str = ""
     """Words of the refusal; empty for what is imported."""
+    answers: tuple[str, ...] = ()
+    """What the agent says; empty for what it says of items (import_formats.py)."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}"

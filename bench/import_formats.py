@@ -1,10 +1,11 @@
 """The figure of the import: files of other services, imported, and a baseline of eight rows whose
 scores are those of the original grader called directly.
 
-For each case of bench/import_files.py a folder is written, imported by `rft.bridges`, and run: the
-stages examples, policy and baseline, over sockets, with an agent behind chat completions that
-answers right, wrong, in other letters, with JSON or not at all. Then every rollout of the log is
-graded once more by the original. What must be refused is, in one sentence that names its place.
+For each case of bench/import_files.py and bench/import_puzzles.py a folder is written, imported by
+`rft.bridges`, and run: the stages examples, policy and baseline, over sockets, with an agent behind
+chat completions that answers right, wrong, in other letters, with JSON or not at all. Then every
+rollout of the log is graded once more by the original. What must be refused is, in one sentence
+that names its place.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ import yaml
 from aiohttp import web
 
 from bench import import_files as files
+from bench import import_puzzles as puzzles
 from bench.import_files import Case
 from bench.measure import Figure, Part
 
+CASES = [*files.CASES, *puzzles.CASES]
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, K = 8, 4
 KEY = "Bearer a-key"
@@ -58,7 +61,8 @@ class Servers:
             call = {"name": "find_item", "arguments": json.dumps({"query": str(number)})}
             return web.json_response(_said(None, [{"id": "c", "type": "function", "function": call}]))
         right = files.reference(number)
-        answers = (right, "no", f" {right.lower()} x", json.dumps({"sku": right}), "", "I am sorry .")
+        of_items = (right, "no", f" {right.lower()} x", json.dumps({"sku": right}), "", "I am sorry .")
+        answers = next((case.answers for case in CASES if str(case) == body["model"]), ()) or of_items
         return web.json_response(_said(answers[(number + int(body.get("seed") or 0)) % len(answers)]))
 
     def judge(self, told: str, body: Any) -> str:
@@ -99,7 +103,8 @@ def serving() -> Iterator[str]:
     here, loop, app = Servers(), asyncio.new_event_loop(), web.Application(client_max_size=16_000_000)
 
     async def models(request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+        names = [{"id": str(case), "object": "model"} for case in CASES]
+        return web.json_response({"object": "list", "data": names})
 
     app.add_routes([web.post("/v1/chat/completions", here.complete), web.get("/v1/models", models)])
     app.add_routes([web.post("/find", here.find), web.post("/grade", here.grade)])
@@ -138,7 +143,7 @@ def played(case: Case, url: str) -> Played:
             return Played(wrong="was imported, and must be refused")
         secrets = dict.fromkeys(imported.secrets, KEY)
         with patch.dict(os.environ, secrets | {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-none"}):
-            return _compared(case, _baseline(url))
+            return _compared(case, _baseline(url, str(case)))
 
 
 def _refusal(case: Case, said: str) -> Played:
@@ -149,13 +154,13 @@ def _refusal(case: Case, said: str) -> Played:
     return Played()
 
 
-def _baseline(url: str) -> list[Any]:
+def _baseline(url: str, model: str) -> list[Any]:
     from rft import config
     from rft.rollouts import log as rollout_log
     from rft.stages import baseline, examples, policy
 
     raw = yaml.safe_load(Path("mine/params.yaml").read_text(encoding="utf-8"))
-    raw["policy"] = {"server": {"kind": "chat", "url": url, "model": "scripted"}}
+    raw["policy"] = {"server": {"kind": "chat", "url": url, "model": model}}
     raw["baseline"] |= {"examples": min(EXAMPLES, raw["baseline"]["examples"]), "k": K}
     raw["rollout"]["max_unscored_share"] = 1
     raw["rollout"]["refill"] = 0
@@ -188,7 +193,7 @@ def _compared(case: Case, log: list[Any]) -> Played:
 
 def import_formats(args: list[str]) -> Figure:
     """Scores of imported agents that differ from the original grader's own, of 40 files or more."""
-    asked = [case for case in files.CASES if not args or str(case) in args]
+    asked = [case for case in CASES if not args or str(case) in args]
     found: dict[str, Played] = {}
     with serving() as url, contextlib.redirect_stdout(sys.stderr):
         for case in asked:

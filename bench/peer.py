@@ -7,8 +7,8 @@ and they with nothing of ours.
 
 A comparison is fair only on the same ground: the environment gets the very torch that runs here,
 the same build first of all, and the versions of constraints.txt for all else that both need. What
-differs is then the project that is measured. Two are apart: Evidently needs no torch, and vLLM
-brings an exact list of its own (bench/vllm.txt).
+differs is then the project that is measured. Three are apart: Evidently and reasoning-gym need no
+torch, and vLLM brings an exact list of its own (bench/vllm.txt).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ PEERS: dict[str, tuple[str, ...]] = {
         "simple-icd-10-cm",
     ),
     "evidently": ("evidently==0.7.23", "pandas==2.3.3", "pyarrow"),
+    "reasoning-gym": ("reasoning-gym==0.1.25",),
     "vllm": tuple((ROOT / "bench" / "vllm.txt").read_text(encoding="utf-8").splitlines()),
 }
-ALONE = frozenset({"evidently"})
+ALONE = frozenset({"evidently", "reasoning-gym"})
 """Peers that need no torch, and other versions than ours: Evidently's pandas is older."""
 EXACT = frozenset({"vllm"})
 """Peers whose list is complete: beside torch nothing else is installed, whatever they ask for."""

@@ -286,6 +286,9 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
 
 
+_PACKAGE = "recipe_"
+
+
 def _imported(folder: Path, stem: str) -> types.ModuleType:
     """Import one of the recipe's files. Raises UserError, with file and line, for what it raises
     while it is imported."""
@@ -299,7 +302,9 @@ def _imported(folder: Path, stem: str) -> types.ModuleType:
         theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
         where = f"{theirs[-1].filename}: line {theirs[-1].lineno}" if theirs else str(folder / f"{stem}.py")
         what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{where}: raised {what} when it was imported. Fix it there.") from error
+        lacks = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(_PACKAGE)
+        remedy = "Install what has it." if lacks else "Fix it there."
+        raise UserError(f"{where}: raised {what} when it was imported. {remedy}") from error
 
 
 def _is_theirs(file: str) -> bool:
@@ -311,7 +316,7 @@ def _is_theirs(file: str) -> bool:
 def _package(folder: Path) -> str:
     """Make a package of the recipe's files. It replaces that of another folder with the same name,
     so that the two do not mix."""
-    name = "recipe_" + re.sub(r"\W", "_", folder.name)
+    name = _PACKAGE + re.sub(r"\W", "_", folder.name)
     package = sys.modules.get(name)
     if package is None or list(package.__path__) != [str(folder)]:
         for stale in [module for module in sys.modules if module == name or module.startswith(name + ".")]:

@@ -63,3 +63,17 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_line(tmp_path: Path, l
     with pytest.raises(UserError) as caught:
         loaded(made)
     assert f"{made}/tools.py: {why}" in str(caught.value)
+
+
+@pytest.mark.parametrize("stem", ["examples", "tools"])
+def test_a_package_that_is_not_installed_is_named_with_the_line_that_imports_it(tmp_path: Path, stem: str):
+    made = tiny_recipe.make(tmp_path)
+    (made / "helper.py").write_text("import math\nimport no_such_package\n", encoding="utf-8")
+    text = (made / f"{stem}.py").read_text(encoding="utf-8")
+    first = "from __future__ import annotations\n"
+    assert text.count(first) == 1
+    (made / f"{stem}.py").write_text(text.replace(first, f"{first}from . import helper\n"), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        _ = loaded(made).tools
+    assert str(caught.value).startswith(f"{made}/helper.py: line 2: raised ModuleNotFoundError: ")
+    assert str(caught.value).endswith("Install what has it.")

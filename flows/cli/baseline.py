@@ -62,17 +62,15 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 '''
 THEIR_TOOLS = '''\
-"""The tools of {file}, imported where they are, so that what lies beside them is found."""
+"""The tools of {file}, run from where they are, so that what lies beside them is found."""
 
-import importlib.util
 import sys
 
 # of the files beside it: {sha256}
 sys.path.insert(0, {folder!r})
-spec = importlib.util.spec_from_file_location("their_tools", {file!r})
-module = sys.modules["their_tools"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-globals().update({{name: value for name, value in vars(module).items() if not name.startswith("__")}})
+__file__ = {file!r}
+with open(__file__, encoding="utf-8") as source:
+    exec(compile(source.read(), __file__, "exec", dont_inherit=True))
 '''
 BESIDE_TOOLS = frozenset(
     {".py", ".json", ".yaml", ".yml", ".toml", ".csv", ".tsv", ".txt", ".md", ".sql", ".db", ".sqlite"}

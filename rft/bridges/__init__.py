@@ -10,10 +10,15 @@ dropped without a word, and no foreign 0 that hides an error is taken over.
     imported.py    what a format comes to: rows by split, grader, settings, notes, logged traffic
     foreign.py     reading the files of others: whole JSON, or an error that names line and remedy
     openai.py      a fine-tuning job of OpenAI or Azure with its files
-    bedrock.py     a customization job of Amazon Bedrock with its files and the Lambda that grades
+    bedrock.py     a customization job of Amazon Bedrock with its files
+    lambda_grader.py
+                   the Lambda function that grades a job of Bedrock, and the tools.py that calls it
     evals/         an eval of OpenAI with its runs and output items
     grader.py      a grader.json alone
     promptfoo/     a config of Promptfoo: prompts x tests, and assertions with Promptfoo's scores
+    headers.py     variables of the environment in the place of keys
+    places.py      what the templates of a grader find in rows and rollouts
+    packages.py    what a source imports that is not installed
     splits.py      a test split that is missing, cut from training rows by a hash of their inputs
     scales.py      range and chance of a grader, where they follow from it
     agent.py       writes the folder

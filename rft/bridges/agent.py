@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from rft import rows
-from rft.bridges import scales, splits
+from rft.bridges import packages, scales, splits
 from rft.bridges.imported import SPLITS, Imported, Note
 from rft.config import Keys, Train, graders
 from rft.rows import Line
@@ -158,16 +158,25 @@ def _graded(
     elif not grader.declares_range and ends != (0.0, 1.0):
         raw["range"] = list(ends)
     if "chance" not in raw and (luck := scales.chance(grader, every)):
-        raw["chance"] = luck
-        to_fill.append(f"grader.json: 'chance': {luck:g} was added, the share of the most frequent target: look at it")
+        if luck < grader.scale.pass_threshold:
+            raw["chance"] = luck
+            to_fill.append(f"grader.json: 'chance' is {luck:g}, the share of the most frequent target: look at it")
+        else:
+            to_fill.append(f"rows: {luck:.0%} of them have one target, so who always says it passes. Add others")
+    for part in _parts(grader):
+        if isinstance(part, graders.Python):
+            to_fill += packages.missing(part.source, f"the source of {part.name} in grader.json")
     graders.read(raw, "the grader")
     return raw, to_fill
 
 
 def _judges(grader: graders.Grader) -> list[str]:
     """Name the models that are asked for a grade."""
-    parts = grader.graders.values() if isinstance(grader, graders.Multi) else [grader]
-    return [*dict.fromkeys(part.model for part in parts if isinstance(part, graders.ModelGrader))]
+    return [*dict.fromkeys(part.model for part in _parts(grader) if isinstance(part, graders.ModelGrader))]
+
+
+def _parts(grader: graders.Grader) -> list[graders.Grader]:
+    return [*grader.graders.values()] if isinstance(grader, graders.Multi) else [grader]
 
 
 def _bytes(lines: Sequence[Line]) -> bytes:

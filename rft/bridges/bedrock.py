@@ -5,14 +5,13 @@ model), with what it names in the folder of --files:
     trainingDataConfig.s3Uri, validationDataConfig.validators[].s3Uri
                         files of the same name: rows with `messages` and own keys
     graderConfig.lambdaGrader.lambdaArn
-                        NAME.py or lambda_function.py, the source with `lambda_handler`. tools.py
-                        calls it with the event that Bedrock sends: a list of one rollout
+                        the source of that function (lambda_grader.py)
     rftConfig.hyperParameters
                         batchSize, epochCount, trainingSamplePerPrompt, evalInterval -> train;
                         inferenceMaxTokens -> rollout
 
-The handler is the owner's own code, so it runs where a recipe's tools do. What it raises leaves the
-rollout unscored; where it catches an error and returns 0, nobody can tell.
+A job for a model of open weights has OpenAI's form, with a grader of type `lambda`; openai.py reads
+it.
 """
 
 from __future__ import annotations
@@ -22,33 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from rft import rows
-from rft.bridges import foreign
+from rft.bridges import foreign, openai
 from rft.bridges.imported import Imported, Note
+from rft.bridges.lambda_grader import GRADER, TOOLS, handler
 from rft.errors import UserError
 from rft.rows import Line
 from rft.types import Split
 
-TOOLS = '''\
-"""Grades by the Lambda function that came with the job: lambda_function.py, called in this process
-with the event that Bedrock sends."""
-
-from __future__ import annotations
-
-from typing import Any
-
-from . import lambda_function
-
-TOOLS = []
-
-
-def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return the aggregate score, and the metrics as sub-scores."""
-    answer = {"role": "assistant", "content": sample["output_text"]}
-    event = {"id": "rollout", **item, "messages": [*item["messages"], answer]}
-    [found] = lambda_function.lambda_handler([event], None)
-    metrics = {metric["name"]: float(metric["value"]) for metric in found.get("metrics_list") or []}
-    return {"score": found["aggregate_reward_score"], "sub_scores": metrics}
-'''
 _KNOWN = {"customizationType", "customizationConfig", "trainingDataConfig", "validationDataConfig"}
 _RECORD = (
     {"jobArn", "jobName", "outputModelName", "outputModelArn", "clientRequestToken", "roleArn", "status"}
@@ -70,6 +49,8 @@ _WHY = {
 def read(path: Path, files: Path | None) -> Imported:
     """Raises UserError naming file, line, key and remedy."""
     job, where = foreign.json_object(path), path.name
+    if "customizationType" not in job and "method" in job:
+        return openai.read(path, files)
     if job.get("customizationType") != "REINFORCEMENT_FINE_TUNING":
         raise UserError(
             f"{where}: customizationType is {job.get('customizationType')!r}. Only REINFORCEMENT_FINE_TUNING can be "
@@ -92,25 +73,25 @@ def read(path: Path, files: Path | None) -> Imported:
         found["validation"] = _rows(validators[0], "validationDataConfig.validators[0]", files, where)
     hyper = _inner(tuning, where, "hyperParameters") if tuning.get("hyperParameters") else {}
     settings, notes = _settings(hyper, where)
+    function = handler(arn, files, where)
     epochs = hyper.get("epochCount")
     if epochs is not None:
         epochs = foreign.number(epochs, f"{where}: hyperParameters.epochCount", 1)
     notes = [
         *(_note(where, key, value) for key, value in job.items() if key not in _KNOWN | _RECORD and value),
         *notes,
-        Note(
-            "lambda_function.py", "an error that it turns into 0 stays a 0: let it raise, and the rollout is unscored"
-        ),
+        *function.notes,
     ]
     return Imported(
         origin=f"Bedrock job {job.get('jobName') or path.name}",
         rows=found,
-        grader={"type": "endpoint", "name": "lambda", "url": "{tool_server}/grade"},
+        grader=dict(GRADER),
         settings=settings,
         epochs=epochs,
         tools=TOOLS,
-        beside={"lambda_function.py": _handler(arn, files, where)},
+        beside={"lambda_function.py": function.source},
         notes=tuple(notes),
+        to_fill=function.to_fill,
     )
 
 
@@ -134,17 +115,6 @@ def _rows(source: Any, key: str, files: Path, where: str) -> list[Line]:
     if not found:
         raise UserError(f"{file}: has no rows. A row is a JSON object with `messages`.")
     return found
-
-
-def _handler(arn: str, files: Path, where: str) -> bytes:
-    name = arn.split(":function:")[-1].split(":")[0]
-    for file in (files / f"{name}.py", files / "lambda_function.py"):
-        if file.is_file():
-            source = foreign.text(file)
-            if "def lambda_handler" not in source:
-                raise UserError(f"{file}: defines no lambda_handler(event, context), which Bedrock calls. Add it.")
-            return source.encode()
-    raise UserError(f"{where}: the grader is {arn}, and {files} has no {name}.py or lambda_function.py. Download it.")
 
 
 def _settings(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], list[Note]]:

@@ -50,13 +50,13 @@ def json_value(written: str, where: str, first_line: int = 1) -> Any:
 def file_of(named: str, key: str, files: Path | None, where: str) -> Path:
     """Find the file that a job names by its id, in the folder of --files: `file-abc` itself, or
     with any ending. Raises UserError that says how to get it."""
-    beside = f"{where}: {key} is {named!r}"
+    beside, expected = f"{where}: {key} is {named!r}", named.removesuffix(".jsonl") + ".jsonl"
     if files is None:
-        raise UserError(f"{beside}, and the job file does not hold its content. Add --files FOLDER with {named}.jsonl.")
+        raise UserError(f"{beside}, and the job file does not hold its content. Add --files FOLDER with {expected}.")
     found = sorted(one for one in files.glob("*") if one.name == named or one.stem == named) if files.is_dir() else []
     if not found:
         raise UserError(
-            f"{beside}: {files} has no file of that name. Download its content to {files / named}.jsonl "
+            f"{beside}: {files} has no file of that name. Download its content to {files / expected} "
             "(docs/from_openai.md)."
         )
     if len(found) > 1:

@@ -1,11 +1,12 @@
-"""Reads a grader alone: `grader:G.json`, in OpenAI's form. Rows are its owner's to add."""
+"""Reads a grader alone: `grader:G.json`, in OpenAI's form, or under the key `grader`, as the
+service takes and returns it where a grader is tried. Rows are its owner's to add."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rft.bridges import foreign
-from rft.bridges.imported import SPLITS, Imported
+from rft.bridges import foreign, headers, places
+from rft.bridges.imported import SPLITS, Imported, Note
 from rft.config import graders
 from rft.errors import UserError
 from rft.rows import Line, lines
@@ -17,15 +18,26 @@ _TOOLS = "tools: a grader names none. If the agent has any: tools.endpoints, too
 def read(path: Path, files: Path | None) -> Imported:
     """`files`: the folder with train.jsonl, and perhaps validation.jsonl and test.jsonl; or one
     file of rows."""
-    raw = foreign.json_object(path)
-    graders.read(raw, str(path))
+    secrets: list[str] = []
+    found = foreign.json_object(path)
+    if "method" in found:
+        raise UserError(f"{path}: holds a job. Write --from openai:{path}.")
+    inner = found.get("grader")
+    is_trial = "type" not in found and isinstance(inner, dict)
+    raw = headers.of_grader(inner if is_trial else found, str(path), secrets)
+    grader = graders.read(raw, str(path))
     if files is None:
         raise UserError(f"{path}: a grader has no rows. Add --files FOLDER with train.jsonl, or --files ROWS.jsonl.")
-    found: dict[Split, list[Line]] = {}
+    rows: dict[Split, list[Line]] = {}
     for split in SPLITS:
         given = files if files.is_file() and split == "train" else files / f"{split}.jsonl"
         if given.exists():
-            found[split] = lines(given)
-    if not found.get("train"):
+            rows[split] = lines(given)
+    if not rows.get("train"):
         raise UserError(f"--files {files}: has no train.jsonl with rows. A row is a JSON object with `messages`.")
-    return Imported(f"the grader of {path.name}", found, raw, to_fill=(_TOOLS,))
+    every = [line for split in rows.values() for line in split]
+    notes = [Note(f"{path.name}: {key}", "is of a trial, and no row") for key in found if is_trial and key != "grader"]
+    notes += places.check(grader, every, False, path.name)
+    return Imported(
+        f"the grader of {path.name}", rows, raw, notes=tuple(notes), to_fill=(_TOOLS,), secrets=tuple(secrets)
+    )

@@ -1,7 +1,7 @@
 """Reads a reinforcement fine-tuning job of OpenAI or Azure: the body that created it, or the job
 object that the service returns, with the files that it names.
 
-    grader             grader.json, as it is
+    grader             grader.json, as it is; of type lambda, a function of AWS (lambda_grader.py)
     training_file, validation_file
                        rows by split; ids are found in the folder of --files. A test split is cut
     tools              tools.endpoints: name, address, headers; schemas stay in the rows, or come
@@ -20,13 +20,12 @@ of the environment takes their place.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rft import rows
-from rft.bridges import foreign
+from rft.bridges import foreign, headers, lambda_grader, places
 from rft.bridges.imported import Imported, Note
 from rft.config import graders
 from rft.errors import UserError
@@ -37,10 +36,11 @@ _METHODS = ("rft", "reinforcement")
 _RECORD = frozenset(
     {"object", "id", "created_at", "estimated_finish", "finished_at", "error", "status", "organization_id"}
     | {"result_files", "trained_tokens", "usage_metrics", "shared_with_openai", "eval_id", "user_provided_suffix"}
-    | {"fine_tuned_model"}
+    | {"fine_tuned_model", "eval"}
 )
 """What a service writes about a job of its own."""
-_AUTO = "auto"
+_AUTO = (None, "auto", "default", -1)
+"""What leaves the choice to the service. It answers with -1 where Azure was sent nothing."""
 _WHY: dict[str, str] = {
     "model": "that model is not served elsewhere. Name one in policy.model of params.yaml",
     "suffix": "models are named by their run here",
@@ -61,7 +61,7 @@ def read(path: Path, files: Path | None) -> Imported:
     if "grader" not in method:
         raise UserError(f"{where}: method.reinforcement.grader is missing. A job without a grader cannot be imported.")
     secrets: list[str] = []
-    grader = _grader(method["grader"], f"{where}: grader", secrets)
+    grader, function = _grader(method["grader"], f"{where}: grader", files, secrets)
     found = dict(_rows(job, where, files))
     given = method.get("tools") or []
     if not isinstance(given, list):
@@ -74,14 +74,21 @@ def read(path: Path, files: Path | None) -> Imported:
     if job.get("seed") is not None:
         settings.setdefault("train", {})["seed"] = int(foreign.number(job["seed"], f"{where}: seed", 0))
     known = {"training_file", "validation_file", "method", "seed", *_METHODS, "hyperparameters"}
+    every = [line for lines in found.values() for line in lines]
+    has_format = "response_format" in settings.get("rollout", {})
+    place = f"{where}: grader"
     notes = [*_notes(job, known | _RECORD, where), *notes]
+    notes += places.check(graders.read(grader, place), every, has_format, place)
     return Imported(
         origin=f"Job {job.get('id') or path.name} of {_named(job)}",
         rows=found,
         grader=grader,
         settings=settings,
         epochs=epochs,
-        notes=tuple(notes),
+        tools=lambda_grader.TOOLS if function else None,
+        beside={"lambda_function.py": function.source} if function else {},
+        notes=(*notes, *(function.notes if function else ())),
+        to_fill=function.to_fill if function else (),
         secrets=tuple(secrets),
     )
 
@@ -96,9 +103,12 @@ def _reinforcement(job: Mapping[str, Any], where: str) -> dict[str, Any]:
     method = job.get("method")
     kind = method.get("type") if isinstance(method, Mapping) else method
     block = job.get("rft") or job.get("reinforcement")
-    if kind is None:
-        kind = "reinforcement" if block else "supervised"
-    if kind not in _METHODS:
+    if kind is None and not block:
+        raise UserError(
+            f"{where}: names no method. Save one job of reinforcement fine-tuning, as its address returns it. A grader "
+            "alone is imported by --from grader:FILE."
+        )
+    if kind not in (*_METHODS, None):
         raise UserError(
             f"{where}: method.type is {kind!r}. Only a job of reinforcement fine-tuning can be imported. For "
             "demonstrations, see train.algorithm: supervised in docs/params.md."
@@ -162,8 +172,8 @@ def _endpoint(tool: Any, where: str, secrets: list[str]) -> dict[str, Any]:
     if not isinstance(address, str):
         raise UserError(f"{where}: {tool['name']} has no server_url. Write the address to which calls are posted.")
     found: dict[str, Any] = {"name": tool["name"], "server_url": address}
-    if headers := _headers(tool.get("headers"), tool["name"], where, secrets):
-        found["headers"] = headers
+    if sent := headers.hidden(tool.get("headers"), tool["name"], where, secrets):
+        found["headers"] = sent
     nested = tool.get("function")
     inner: dict[str, Any] = nested if isinstance(nested, dict) else tool
     for key in ("description", "parameters"):
@@ -187,41 +197,19 @@ def _endpoint(tool: Any, where: str, secrets: list[str]) -> dict[str, Any]:
     return found
 
 
-def _headers(given: Any, owner: str, where: str, secrets: list[str]) -> dict[str, str]:
-    """Put a variable of the environment in the place of each value."""
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise UserError(f"{where}: headers is {type(given).__name__}, expected names with texts.")
-    found: dict[str, str] = {}
-    for name in given:
-        variable = re.sub(r"\W+", "_", f"{owner}_{name}").upper()
-        found[str(name)] = f"env:{variable}"
-        if variable not in secrets:
-            secrets.append(variable)
-    return found
-
-
-def _grader(raw: Any, where: str, secrets: list[str]) -> dict[str, Any]:
-    """Return the grader, as it is but for the values of headers. Raises ConfigError for one that
-    cannot be used."""
-    if isinstance(raw, dict) and raw.get("type") == "endpoint" and raw.get("headers"):
-        raw = raw | {"headers": _headers(raw["headers"], str(raw.get("name", "grader")), where, secrets)}
-    if isinstance(raw, dict) and raw.get("type") == "multi" and isinstance(raw.get("graders"), dict | list):
-        parts = raw["graders"]
-        each = parts.items() if isinstance(parts, dict) and "type" not in parts else None
-        if each is not None:
-            raw = raw | {"graders": {key: _hidden(part, key, where, secrets) for key, part in each}}
-        elif isinstance(parts, list):
-            raw = raw | {"graders": [_hidden(part, f"part_{n}", where, secrets) for n, part in enumerate(parts)]}
+def _grader(
+    raw: Any, where: str, files: Path | None, secrets: list[str]
+) -> tuple[dict[str, Any], lambda_grader.Handler | None]:
+    """Return the grader, as it is but for the values of headers; of type lambda, which Bedrock has,
+    the endpoint in its place and the function. Raises ConfigError for one that cannot be used."""
+    if isinstance(raw, dict) and raw.get("type") == "lambda":
+        arn = raw["lambda"].get("function") if isinstance(raw.get("lambda"), dict) else None
+        if not isinstance(arn, str):
+            raise UserError(f"{where}: lambda.function is missing. It names the function.")
+        return dict(lambda_grader.GRADER), lambda_grader.handler(arn, files, where)
+    raw = headers.of_grader(raw, where, secrets)
     graders.read(raw, where)
-    return raw
-
-
-def _hidden(part: Any, key: str, where: str, secrets: list[str]) -> Any:
-    if isinstance(part, dict) and part.get("headers"):
-        return part | {"headers": _headers(part["headers"], key, where, secrets)}
-    return part
+    return raw, None
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -237,7 +225,7 @@ def _settings(method: Mapping[str, Any], where: str) -> tuple[dict[str, Any], fl
     given = method.get("hyperparameters") or {}
     if not isinstance(given, dict):
         raise UserError(f"{where}: hyperparameters is {type(given).__name__}, expected names with values.")
-    known = {key: value for key, value in given.items() if value not in (None, _AUTO, "default")}
+    known = {key: value for key, value in given.items() if value not in _AUTO}
     place = f"{where}: hyperparameters"
     if "batch_size" in known:
         train["examples_per_step"] = int(foreign.number(known.pop("batch_size"), f"{place}.batch_size", 1))

@@ -64,9 +64,10 @@ def chance(grader: graders.Grader, lines: Sequence[Line]) -> float | None:
     if not isinstance(grader, graders.StringCheck) or grader.operation != "eq" or not lines:
         return None
     found = _WHOLE.fullmatch(grader.reference.strip())
-    if found is None:
+    parsed = [json.loads(line.text) for line in lines]
+    if found is None or not all(rows.has(row, found[1]) for row in parsed):
         return None
-    values = Counter(json.dumps(rows.find(json.loads(line.text), found[1]), default=str) for line in lines)
+    values = Counter(json.dumps(rows.find(row, found[1])) for row in parsed)
     return round(values.most_common(1)[0][1] / len(lines), 4)
 
 

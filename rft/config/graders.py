@@ -40,6 +40,13 @@ METRICS = ("fuzzy_match", "bleu", "gleu", "meteor", "rouge_1", "rouge_2", "rouge
 _COSINE = "compares embeddings, which the contract has in evaluations and not in RFT"
 
 
+def _unseen(*texts: str) -> list[str]:
+    """Say that a comparison looks at nothing of the answer."""
+    if any(place.namespace == "sample" for text in texts for place in Template.read(text).places):
+        return []
+    return ["input and reference have no template of sample: all answers score alike. Write {{sample.output_text}}."]
+
+
 class StringCheck(Grader):
     """Compares two strings: 1 or 0."""
 
@@ -57,6 +64,10 @@ class StringCheck(Grader):
     @property
     def texts(self) -> list[str]:
         return [self.input, self.reference]
+
+    @property
+    def remarks(self) -> list[str]:
+        return [*super().remarks, *_unseen(self.input, self.reference)]
 
     @field_validator("operation", mode="before")
     @classmethod
@@ -86,6 +97,10 @@ class TextSimilarity(Grader):
     @property
     def texts(self) -> list[str]:
         return [self.input, self.reference]
+
+    @property
+    def remarks(self) -> list[str]:
+        return [*super().remarks, *_unseen(self.input, self.reference)]
 
     @field_validator("evaluation_metric")
     @classmethod

@@ -18,7 +18,7 @@ def url() -> Iterator[str]:
 
 
 def case(name: str) -> files.Case:
-    return next(one for one in files.CASES if str(one) == name)
+    return next(one for one in here.CASES if str(one) == name)
 
 
 def test_a_score_that_differs_is_counted(url: str) -> None:
@@ -30,6 +30,19 @@ def test_a_score_that_differs_is_counted(url: str) -> None:
     assert 0 < wrong.differing <= found.graded
 
 
+def test_answers_of_a_game_earn_what_the_game_pays(url: str) -> None:
+    right = case("azure: countdown from 0 to 5")
+    said = set[str]()
+
+    def direct(answer: str, item: files.Row) -> float | None:
+        said.add(answer)
+        return right.direct(answer, item) if right.direct else None
+
+    found = here.played(replace(right, direct=direct), url)
+    assert (found.differing, found.unscored, found.wrong) == (0, 0, "")
+    assert {right.direct(answer, {}) for answer in said if right.direct} == {0.0, 1.0, 2.0, 5.0}
+
+
 def test_what_must_be_refused_and_what_must_not(url: str) -> None:
     assert here.played(case("openai: another method"), url).wrong == ""
     other = here.played(replace(case("openai: another method"), refused="a sentence of its own"), url)
@@ -38,6 +51,6 @@ def test_what_must_be_refused_and_what_must_not(url: str) -> None:
 
 
 def test_enough_files_of_each_format() -> None:
-    assert len(files.CASES) >= 40
-    assert {one.kind for one in files.CASES} == {"openai", "azure", "bedrock", "grader", "evals", "promptfoo"}
-    assert len({str(one) for one in files.CASES}) == len(files.CASES)
+    assert len(here.CASES) >= 40
+    assert {one.kind for one in here.CASES} == {"openai", "azure", "bedrock", "grader", "evals", "promptfoo"}
+    assert len({str(one) for one in here.CASES}) == len(here.CASES)

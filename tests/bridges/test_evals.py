@@ -520,14 +520,29 @@ class TestCriteria:
             self.grader(tmp_path, output_items=some)[0]
         )
 
-    def test_json_that_no_run_asked_for_is_told(self, tmp_path: Path):
+    def test_a_key_of_an_endpoint_reaches_no_file(self, tmp_path: Path):
+        headers = {"X-Functions-Key": "s3cret"}
+        endpoint = {"type": "endpoint", "name": "Remote grader", "url": "http://127.0.0.1:1/", "headers": headers}
+        found, raw = self.grader(tmp_path, TOPIC, endpoint)
+        assert found.secrets == ("REMOTE_GRADER_X_FUNCTIONS_KEY",)
+        assert "s3cret" not in json.dumps(raw)
+
+    def test_json_that_nothing_asks_for_is_told(self, tmp_path: Path):
         criterion = TOPIC | {"input": "{{sample.output_json.topic}}"}
-        assert "no run asks for JSON" in noted(read(tmp_path, whole(eval=an_eval(criterion))))
+        assert "nothing asks for JSON" in noted(read(tmp_path, whole(eval=an_eval(criterion))))
         schema = {"type": "json_schema", "name": "topic", "schema": {"type": "object"}}
         run = a_run(type="responses", sampling_params={"text": {"format": schema}})
         found = read(tmp_path, whole(eval=an_eval(criterion), runs=[run]))
         assert found.settings["rollout"]["response_format"] == schema
         assert "asks for JSON" not in noted(found)
+
+    def test_one_form_of_the_answer_in_two_spellings_is_one(self, tmp_path: Path):
+        form = {"name": "topic", "schema": {"type": "object"}}
+        asked = {"response_format": {"type": "json_schema", "json_schema": form}}
+        runs = [a_run(1, type="responses", sampling_params={"text": {"format": {"type": "json_schema", **form}}})]
+        assert "different forms" not in noted(read(tmp_path, whole(runs=[*runs, a_run(2, sampling_params=asked)])))
+        asked["response_format"] |= {"json_schema": form | {"name": "another"}}
+        assert "different forms" in noted(read(tmp_path, whole(runs=[*runs, a_run(2, sampling_params=asked)])))
 
 
 # -- results and traffic ---------------------------------------------------------------------------

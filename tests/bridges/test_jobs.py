@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,86 @@ def test_a_grader_alone(tmp_path: Path) -> None:
     assert isinstance(loaded(tmp_path / "mine").grader, graders.StringCheck)
 
 
+def test_a_grader_as_it_was_tried(tmp_path: Path) -> None:
+    """What the services take to validate and to run a grader holds it under a key."""
+    told = alone({"grader": EXACT, "model_sample": "SKU-1"}, tmp_path)
+    assert isinstance(loaded(tmp_path / "mine").grader, graders.StringCheck)
+    assert "Not taken over: g.json: model_sample: is of a trial, and no row" in told
+    with pytest.raises(RftError, match=r"holds a job\. Write --from openai:"):
+        alone(job(), tmp_path / "job")
+
+
+def alone(grader: dict[str, Any], folder: Path) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "g.json").write_text(json.dumps(grader))
+    written([row(n) for n in range(40)], folder / "train.jsonl")
+    return imported(f"grader:{folder / 'g.json'}", folder, folder / "mine")
+
+
+def test_azures_automatic_numbers_are_our_defaults(tmp_path: Path) -> None:
+    """Azure answers with -1 what it chose itself."""
+    path = exported(tmp_path, job(hyperparameters={"batch_size": -1, "n_epochs": -1, "eval_interval": 5}))
+    told = imported(f"azure:{path}", tmp_path, tmp_path / "mine")
+    assert settings(tmp_path / "mine")["train"] == {"validation_examples": 10, "validate_every": 5, "seed": 7}
+    assert not any("batch_size" in line or "n_epochs" in line for line in told)
+
+
+PLACES = {
+    "{{item.refrence_answer}}": "is in no row, so no rollout could be graded. Did you mean 'reference_answer'",
+    "{{sample.output_txt}}": "is not in a sample. Did you mean 'output_text'",
+    "{{sample.output_tools[0].function.arguments.query}}": "reads inside the arguments of a call",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_template_that_finds_nothing_is_refused(place: str, tmp_path: Path) -> None:
+    """Every answer would score alike, without a word."""
+    grader = EXACT | {"reference": place}
+    path = exported(tmp_path, job({"type": "multi", "graders": {"a": EXACT, "b": grader}, "calculate_output": "a + b"}))
+    with pytest.raises(RftError, match=re.escape(f"job.json: grader: {place} {PLACES[place]}")):
+        imported(f"openai:{path}", tmp_path, tmp_path / "mine")
+    with pytest.raises(RftError, match=re.escape(f"g.json: {place} {PLACES[place]}")):
+        alone(grader, tmp_path / "alone")
+
+
+def test_json_that_nothing_asks_for_is_told(tmp_path: Path) -> None:
+    grader = EXACT | {"input": "{{sample.output_json.answer}}"}
+    said = "job.json: grader: {{sample.output_json.answer}}: nothing asks for JSON"
+    told = imported(f"openai:{exported(tmp_path, job(grader))}", tmp_path, tmp_path / "free")
+    assert any(said in line for line in told)
+    form = {"type": "json_object"}
+    told = imported(f"openai:{exported(tmp_path, job(grader, response_format=form))}", tmp_path, tmp_path / "asked")
+    assert not any(said in line for line in told)
+    told = imported(f"openai:{exported(tmp_path, job(grader), response_format=form)}", tmp_path, tmp_path / "in_rows")
+    assert not any(said in line for line in told)
+
+
+def test_rows_of_one_target_are_told_and_not_refused(tmp_path: Path) -> None:
+    path = exported(tmp_path, job(), reference_answer="yes")
+    told = imported(f"openai:{path}", tmp_path, tmp_path / "mine")
+    assert "To fill: rows: 100% of them have one target, so who always says it passes. Add others" in told
+    assert loaded(tmp_path / "mine").grader.scale.chance == 0
+
+
+def test_a_grader_alone_hides_its_keys(tmp_path: Path) -> None:
+    headers = {"X-Key": "s3cret", "Authorization": "env:MINE"}
+    endpoint = {"type": "endpoint", "name": "theirs", "url": "http://127.0.0.1:1/grade", "headers": headers}
+    told = alone(endpoint, tmp_path)
+    found = json.loads((tmp_path / "mine/grader.json").read_text())["headers"]
+    assert found == {"X-Key": "env:THEIRS_X_KEY", "Authorization": "env:MINE"}
+    assert [line for line in told if "export" in line] == [
+        "To fill: export THEIRS_X_KEY=... (a header that held a secret)"
+    ]
+
+
+def test_what_a_source_imports_must_be_here(tmp_path: Path) -> None:
+    source = "import json\ntry:\n    import no_such_one\nexcept ImportError:\n    pass\n"
+    source += "from no_such_package.inside import x\n\ndef grade(sample, item):\n    return 1.0\n"
+    told = alone({"type": "python", "name": "own", "source": source}, tmp_path)
+    [said] = [line for line in told if "pip" in line]
+    assert "module no_such_package, which is not here: the source of own in grader.json imports it" in said
+
+
 def changed(path: Path, **change: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
@@ -223,6 +304,13 @@ BAD = {
     ),
     "an id without its file": (lambda out: (out / "file-valid.jsonl").unlink(), "validation_file is 'file-valid'"),
     "two files of one id": (lambda out: (out / "file-train.txt").write_text("x"), "file-train.jsonl, file-train.txt"),
+    "a name without its file": (
+        lambda out: changed(out / "job.json", training_file="rows.jsonl"), "/rows.jsonl (docs/from_openai.md)"
+    ),
+    "a grader and no job": (lambda out: (out / "job.json").write_text(json.dumps(EXACT)), "--from grader:FILE"),
+    "a list of jobs": (
+        lambda out: (out / "job.json").write_text(json.dumps({"object": "list", "data": [job()]})), "Save one job"
+    ),
     "a job that is cut off": (lambda out: cut_off(out / "job.json"), "cut off in the middle"),
     "rows that are cut off": (lambda out: cut_off(out / "file-train.jsonl"), "file-train.jsonl:40"),
     "an image": (

@@ -191,10 +191,12 @@ def test_tests_that_ask_differently_are_refused(tmp_path: Path):
 EQUALS = "      - {type: equals, value: Paris, weight: 3}\n"
 BAD = {
     "javascript": (EQUALS, "      - {type: javascript, value: output.length}\n", r":5: the assertion javascript .*py"),
-    "a script": (EQUALS, "      - {type: python, value: file://a.js}\n", r":5: value is 'file://a.js'.*JavaScript"),
+    "a script": (EQUALS, "      - {type: python, value: file://a.js}\n", r":5: the value 'file://a.js' is JavaScript"),
     "unknown": (EQUALS, "      - {type: equal, value: Paris}\n", r":5: the assertion 'equal' is not known.*equals"),
     "similar": (EQUALS, "      - {type: similar, value: Paris}\n", r":5: the assertion similar compares embeddings"),
     "rouge": (EQUALS, "      - {type: not-rouge-n, value: Paris}\n", r":5: the assertion not-rouge-n .*other numbers"),
+    "a judge's own": (EQUALS, "      - {type: context-recall}\n", r":5: the assertion context-recall asks a judge"),
+    "refusals": (EQUALS, "      - {type: not-is-refusal}\n", r":5: the assertion not-is-refusal knows .* python"),
     "braces": (EQUALS, "      - {type: contains-json}\n", r":5: the assertion contains-json takes .*is-json"),
     "no type": (EQUALS, "      - {value: Paris}\n", r":5: assert\[0\] has no type"),
     "no value": (EQUALS, "      - {type: equals}\n", r":5: equals has no value"),
@@ -238,6 +240,12 @@ def test_bad_input(tmp_path: Path, case: str):
     with pytest.raises((UserError, ConfigError), match=words) as caught:
         imported(tmp_path, text)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_script_imports_must_be_here(tmp_path: Path):
+    (tmp_path / "score.py").write_text("import no_such_package\n\ndef get_assert(output, context):\n    return 1\n")
+    found = imported(tmp_path, CAPITAL.replace(EQUALS, "      - {type: python, value: file://score.py}\n"))
+    assert any("no_such_package, which is not here: score.py imports it" in note.consequence for note in found.notes)
 
 
 def test_a_json_config_that_ends_early(tmp_path: Path):

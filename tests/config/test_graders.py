@@ -125,6 +125,13 @@ def test_a_judge_that_never_sees_the_answer_is_remarked():
     assert "never sees the answer" in said
 
 
+@pytest.mark.parametrize("raw", [string_check("eq"), similar("bleu")], ids=["string_check", "text_similarity"])
+def test_a_comparison_that_never_sees_the_answer_is_remarked(raw: dict[str, Any]):
+    assert read(raw).remarks == []
+    (said,) = read(raw | {"input": "{{item.answer}}", "reference": "yes"}).remarks
+    assert "all answers score alike" in said
+
+
 def test_the_older_spelling_of_a_judge():
     grader = read(grader_cases.OBJECTS["a judge by another name"])
     assert isinstance(grader, graders.ScoreModel)

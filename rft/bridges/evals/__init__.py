@@ -20,10 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rft.bridges import places
 from rft.bridges.evals import criteria, items, samples
 from rft.bridges.evals.export import ITEM, Export, Found, load
 from rft.bridges.imported import Imported, Note
-from rft.config import response_format
+from rft.config import graders, response_format
 from rft.errors import UserError
 
 _RECORD = frozenset(
@@ -50,7 +51,8 @@ def read(path: Path, files: Path | None) -> Imported:
     too. Raises UserError and ConfigError naming file, line or id, key and remedy."""
     export = load(path)
     where = f"{export.eval.where}: testing_criteria"
-    grader, notes, to_fill = criteria.grader_of(export.eval.get("testing_criteria"), where)
+    secrets: list[str] = []
+    grader, notes, to_fill = criteria.grader_of(export.eval.get("testing_criteria"), where, secrets)
     made = items.made(export, files or (path if path.is_dir() else None))
     lines = list(made.lines.values())
     if made.without:
@@ -63,7 +65,7 @@ def read(path: Path, files: Path | None) -> Imported:
     settings = _settings(export.runs)
     if grader is not None:
         has_format = "response_format" in settings.get("rollout", {})
-        notes += criteria.check(grader, lines, has_format, where)
+        notes += places.check(graders.read(grader, where), lines, has_format, where)
     conversations, left = samples.traffic(export)
     name = export.eval.get("name")
     return Imported(
@@ -81,6 +83,7 @@ def read(path: Path, files: Path | None) -> Imported:
             *left,
         ),
         to_fill=(*to_fill, *_addresses(made.tools)),
+        secrets=tuple(secrets),
         traffic=tuple(conversations),
     )
 
@@ -142,7 +145,7 @@ def _run_notes(runs: Sequence[Found]) -> Iterator[Note]:
     formats = [value for value in (_format(run) for run in runs) if value is not None]
     for key, values in found.items():
         if key in ("response_format", "text"):
-            if any(value != formats[0] for value in formats):
+            if any(response_format.normalized(value) != response_format.normalized(formats[0]) for value in formats):
                 yield Note(f"runs: {key}", "runs ask for different forms of the answer; that of the newest is taken")
         elif values:
             yield _note("runs", key, values)

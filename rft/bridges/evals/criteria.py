@@ -5,41 +5,31 @@ In Evals each criterion passes or fails by itself, and an item passes if all do.
 that it meets. Where all parts are 0 or 1, the mean passes at 1, which is the same as all of them.
 Otherwise it passes at the mean of their thresholds, and then one part can make up for another;
 a note says so.
-
-What no rollout has is refused, because a template that finds nothing scores every answer alike: a
-key that no row has, or a place in `sample` that is not published.
 """
 
 from __future__ import annotations
 
-import json
 import keyword
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from rft.bridges import headers
 from rft.bridges.imported import Note
 from rft.config import graders
 from rft.config.formula import FUNCTIONS
-from rft.config.templates import Missing, Place, Template
-from rft.errors import UserError, did_you_mean
-from rft.rows import Line
-from rft.types import StopReason
-from rft.wire import contract
-
-SAMPLE = frozenset(contract.sample([], StopReason.completed))
-"""What is known of a rollout: output_text, output_tools and so on."""
+from rft.errors import UserError
 
 
-def grader_of(given: Any, where: str) -> tuple[dict[str, Any] | None, list[Note], list[str]]:
-    """Return grader.json, notes, and what a person must fill. Raises ConfigError naming the place
-    of a criterion that cannot be used."""
+def grader_of(given: Any, where: str, secrets: list[str]) -> tuple[dict[str, Any] | None, list[Note], list[str]]:
+    """Return grader.json, notes, and what a person must fill; add to `secrets` the variables that
+    took the place of headers. Raises ConfigError naming the place of a criterion that cannot be
+    used."""
     if not isinstance(given, list):
         raise UserError(f"{where} is {type(given).__name__}, expected a list of graders.")
     if not given:
         return None, [Note(where, "is empty: nothing says what an answer is worth")], []
-    raws = [_plain(one) for one in given]
+    raws = [headers.of_grader(_plain(one), f"{where}[{n}]", secrets) for n, one in enumerate(given)]
     parts = [graders.read(raw, f"{where}[{n}]") for n, raw in enumerate(raws)]
     judges = {part.model: part.name for part in parts if isinstance(part, graders.ModelGrader)}
     notes = [
@@ -108,68 +98,3 @@ def _keys(parts: Sequence[graders.Grader]) -> Iterator[str]:
             key = f"criterion_{number}"
         used.add(key)
         yield key
-
-
-# -- what templates read ---------------------------------------------------------------------------
-def check(raw: dict[str, Any], lines: Sequence[Line], has_format: bool, where: str) -> list[Note]:
-    """Raises UserError for a template that finds nothing in any row or rollout. Returns notes of
-    what it finds in some only."""
-    parsed = [json.loads(line.text) for line in lines]
-    notes: list[Note] = []
-    for place in dict.fromkeys(_places(raw)):
-        if place.namespace == "item" and not place.path:
-            notes.append(
-                Note(f"{where}: {{{{item}}}}", "is the whole row, which has the messages beside the item's keys")
-            )
-        elif place.namespace == "item":
-            lacking = [line for line, row in zip(lines, parsed, strict=True) if not _is_in(place, row)]
-            if len(lacking) == len(lines):
-                raise UserError(
-                    f"{where}: {{{{{place.text}}}}} is in no row, so no rollout could be graded. "
-                    f"{did_you_mean(str(place.path[0] if place.path else ''), parsed[0])}"
-                )
-            if lacking:
-                such = Path(lacking[0].where).name
-                said = f"is not in {len(lacking)} of {len(lines)} rows, such as {such}: they are unscored"
-                notes.append(Note(f"{where}: {{{{{place.text}}}}}", said))
-        elif place.path and place.path[0] not in SAMPLE:
-            raise UserError(
-                f"{where}: {{{{{place.text}}}}} is not in a sample. {did_you_mean(str(place.path[0]), SAMPLE)}"
-            )
-        elif "arguments" in place.path[:-1]:
-            raise UserError(
-                f"{where}: {{{{{place.text}}}}} reads inside the arguments of a call, which are JSON text: every "
-                "answer would have the lowest score. Read all of the arguments, or write a python grader."
-            )
-        elif place.path[:1] == ("output_json",) and not has_format:
-            said = "no run asks for JSON: an answer that is not JSON has the lowest score. See rollout.response_format"
-            notes.append(Note(f"{where}: {{{{{place.text}}}}}", said))
-    return notes
-
-
-def _is_in(place: Place, row: dict[str, Any]) -> bool:
-    try:
-        place.find({"item": row, "sample": {}})
-    except Missing:
-        return False
-    return True
-
-
-def _places(grader: dict[str, Any]) -> Iterator[Place]:
-    """Yield the places of all templates of a grader; the source of a python grader has none."""
-    for part in graders.by_key(grader["graders"]).values() if grader["type"] == "multi" else [grader]:
-        for key in ("input", "reference"):
-            for text in _texts(part.get(key)):
-                yield from Template.read(text).places
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts of an input: a text, or messages with texts and parts."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
-    elif isinstance(value, dict):
-        yield from _texts(value.get("content"))
-        yield from _texts(value.get("text"))

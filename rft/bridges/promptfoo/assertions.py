@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rft.bridges import foreign
+from rft.bridges import foreign, packages
 from rft.bridges.imported import Note
 from rft.bridges.promptfoo import marked, schemas
 from rft.bridges.promptfoo.grader import BLANKS, CHECKS
@@ -28,11 +28,14 @@ LEFT_OUT = {
     "latency": "is no part of the score now, which is of the other assertions. Budget: rollout.budget.latency_s",
     "cost": "is no part of the score now, which is of the other assertions. Budgets: rollout.budget",
 }
-_OTHER_NUMBERS = "Promptfoo's own counting of words gives other numbers than our text_similarity"
+_OTHER_NUMBERS = "counts words in Promptfoo's own way, which gives other numbers than our text_similarity"
 _RULE = "Write the rule as a python assertion"
+_OWN_JUDGE = "asks a judge in a form of its own. Ask with llm-rubric"
+_OWN_FORM = f"knows a form that is not checked here. {_RULE}"
+_REPLY = "looks at a part of a provider's reply that no rollout has. Leave it out"
 REFUSED = {
-    "javascript": f"JavaScript does not run here. {_RULE}",
-    "ruby": f"Ruby does not run here. {_RULE}",
+    "javascript": f"is JavaScript, which does not run here. {_RULE}",
+    "ruby": f"is Ruby, which does not run here. {_RULE}",
     "webhook": "asks an address in a form of its own. Name the address in a grader of type endpoint",
     "similar": "compares embeddings. Ask a judge (llm-rubric), or compare letters (levenshtein)",
     "select-best": "compares answers with one another, and a grade is of one answer. Leave it out",
@@ -47,6 +50,12 @@ REFUSED = {
     "perplexity-score": "needs the probabilities of a hosted model. Leave it out",
     "classifier": "asks a hosted classifier. Ask a judge (llm-rubric)",
     "moderation": "asks a hosted classifier. Ask a judge (llm-rubric)",
+    **dict.fromkeys(("g-eval", "answer-relevance", "conversation-relevance", "pi", "search-rubric"), _OWN_JUDGE),
+    **dict.fromkeys(("context-faithfulness", "context-recall", "context-relevance"), _OWN_JUDGE),
+    **dict.fromkeys(("is-sql", "is-xml", "is-html", "contains-sql", "contains-xml", "contains-html"), _OWN_FORM),
+    **dict.fromkeys(("is-refusal", "is-valid-function-call", "is-valid-openai-function-call"), _OWN_FORM),
+    **dict.fromkeys(("is-valid-openai-tools-call", "tool-call-f1"), _OWN_FORM),
+    **dict.fromkeys(("finish-reason", "guardrails", "trace-span-count", "trace-span-duration"), _REPLY),
 }
 _KEYS = {"type", "value", "weight", "threshold", "metric", "config", "provider", "rubricPrompt"}
 _TEXTS = {"contains", "icontains", "starts-with"}
@@ -107,7 +116,7 @@ class Reader:
         where, base = place(assertion, "type"), kind.removeprefix("not-")
         value = assertion.get("value")
         if isinstance(value, str) and value.startswith("file://") and Path(value.split(":")[1]).suffix in _SCRIPTS:
-            raise UserError(f"{place(assertion, 'value')}: value is {value!r}. {REFUSED['javascript']}.")
+            raise UserError(f"{place(assertion, 'value')}: the value {value!r} {REFUSED['javascript']}.")
         if base.partition(":")[0] in REFUSED:
             raise UserError(f"{where}: the assertion {kind} {REFUSED[base.partition(':')[0]]}.")
         if base not in CHECKS and base != "python" and base not in JUDGED:
@@ -150,7 +159,7 @@ class Reader:
 
     def _filled(self, value: str, where: str) -> Any:
         if value.startswith("package:"):
-            raise UserError(f"{where}: value is {value!r}. {REFUSED['javascript']}.")
+            raise UserError(f"{where}: the value {value!r} {REFUSED['javascript']}.")
         if not value.startswith("file://"):
             return fill(value, self.variables, f"{where}: value")
         path = self.base / value.removeprefix("file://")
@@ -226,6 +235,7 @@ class Reader:
         if Path(name).suffix != ".py":
             raise UserError(f"{where} names {name!r}. Name a file that ends in .py.")
         source = foreign.text(self.base / name)
+        self.notes += [Note(where, words) for words in packages.missing(source, name)]
         return {"source": source, "function": function or "get_assert", "value": value}
 
 
