@@ -97,6 +97,8 @@ def test_a_second_time_comes_from_the_cache(scripted: ladder_clone.Scripted) -> 
         (["--rows", "none.jsonl"], "none.jsonl: cannot be read"),
         (["--rows", "tools.py"], "tools.py:1: not JSON"),
         (["--rows", "empty"], "empty: holds no examples. A row is a JSON object with `messages`, one a line."),
+        (["--rows", "twice"], "twice:2: id 'a' was met before, at "),
+        (["--rows", "twice"], "twice:1. Remove one, or give each row an id of its own: under `id`, or under the key"),
         (["--rows", "rows.jsonl", "--set", "examples.keys.target=ansr"], "Did you mean 'answer'?"),
         (["--rows", "rows.jsonl", "--set", "baseline.ks=3"], "baseline"),
     ],
@@ -114,6 +116,7 @@ def test_what_cannot_be_measured(
     place.mkdir()
     files(place)
     (place / "empty").write_text("")
+    (place / "twice").write_text(2 * '{"id": "a", "messages": [{"role": "user", "content": "q"}]}\n')
     monkeypatch.chdir(place)
     assert cli.main(["baseline", *options]) == 2
     assert said in capsys.readouterr().err
