@@ -69,7 +69,7 @@ class Setup:
     # -- the model ---------------------------------------------------------------------------------
     @property
     def is_behind_chat(self) -> bool:
-        """Whether a server of chat completions holds the policy's model, so that nothing is here."""
+        """Whether a server of chat completions holds the policy's model. Then nothing is here."""
         server = self.params.policy.server
         return server is not None and server.kind == "chat"
 

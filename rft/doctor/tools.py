@@ -171,7 +171,9 @@ def _refusals(burst: _Burst) -> Iterator[Finding]:
     refused = [result for result in errors if result not in cut]
     if cut:
         why = cut[0].output.partition(". ")[0]
-        words = f"{name} is alive, but {len(cut)} of {num} replies are too large, so the policy sees none of them: {why}"
+        words = (
+            f"{name} is alive, but {len(cut)} of {num} replies are too large, so the policy sees none of them: {why}"
+        )
         remedy = "Let the tool return less, such as the first entries or a summary."
         yield (fail if burst.demonstrated and len(cut) == num else warn)(words, remedy)
     if refused and burst.demonstrated and len(refused) == num:

@@ -63,6 +63,7 @@ class Giveaway:
 
 
 def remedy(found: Sequence[Giveaway]) -> str:
+    """Say what to do, with the setting of each tool, which is elsewhere for one at an endpoint."""
     return (
         "Keep the target out of what the tool reads or returns. If it is meant to show it, such as a document in which "
         f"the answer is written, say so: {', '.join(one.setting for one in found)}."

@@ -79,16 +79,6 @@ def test_without_a_model(recipe: Path, tmp_path: Path):
     assert left_out.words == "looks at the model, which --no-model leaves out"
 
 
-def test_behind_a_chat_server_nothing_of_the_model_is_here_and_nothing_can_be_built(recipe: Path, tmp_path: Path):
-    """It once said: build it, and then: build it again."""
-    server = {"kind": "chat", "url": "http://127.0.0.1:9", "model": "m"}
-    names = ("template", "capacity", "step")
-    with ladder.inside(tmp_path):
-        found = examine(settings(recipe, policy={"server": server}, rollout={"max_tokens": None}), *names)
-    why = "does not apply: the server renders the prompts and holds the model"
-    assert {(found[name].status, found[name].words, found[name].remedy) for name in names} == {("skipped", why, "")}
-
-
 # -- the loop --------------------------------------------------------------------------------------
 def test_a_check_can_neither_hang_nor_crash_the_doctor(recipe: Path):
     ended = threading.Event()
