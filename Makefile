@@ -84,10 +84,10 @@ demo: setup
 	@$(BIN)/rft demo $(DEMO)
 
 test: check
-	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not gpu and not story' $(ARGS)
+	@$(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not gpu and not story' $(ARGS)
 
 stories: setup
-	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder -m story $(ARGS)
+	@$(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder -m story $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check

@@ -16,13 +16,25 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST_NAME = 200
+TYPING_ERROR, RESEMBLANCE = 0.8, 0.7  # as difflib measures; `case` resembles `answer` by 0.6
+SHORTEST_PART = 3
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End a message about an unknown name, with the nearest known one or with all of them."""
-    known = sorted(map(str, known))
-    near = difflib.get_close_matches(name[:LONGEST_NAME], known, n=1, cutoff=0.5)  # its time grows with the square
+    """End a message about an unknown name, with the nearest known one or with all of them. Nearest
+    is one with a typing error, then one that contains it or is contained in it."""
+    name, known = name[:LONGEST_NAME], sorted(map(str, known))  # difflib's time grows with the square
+    parts = [one for one in known if _is_part(name, one) or _is_part(one, name)]
+    near = (
+        difflib.get_close_matches(name, known, n=1, cutoff=TYPING_ERROR)
+        or difflib.get_close_matches(name, parts, n=1, cutoff=0.0)
+        or difflib.get_close_matches(name, known, n=1, cutoff=RESEMBLANCE)
+    )
     return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
+
+
+def _is_part(part: str, whole: str) -> bool:
+    return len(part) >= SHORTEST_PART and part.casefold() in whole.casefold()
 
 
 class RftError(Exception):

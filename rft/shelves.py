@@ -120,6 +120,9 @@ def model() -> reports.Model:
 
 
 # -- rows ------------------------------------------------------------------------------------------
+_TWICE = "Remove one, or give each row an id of its own: under `id`, or under the key that examples.keys.id names."
+
+
 def load_examples(
     split: Split, file: Path | None = None, keys: config.Keys | None = None, remedy: str | None = None
 ) -> list[Example]:
@@ -129,6 +132,7 @@ def load_examples(
     Raises UserError naming file and line for a row that is cut off, has no messages, does not end
     with the user, or repeats an id.
     """
+    twice = _TWICE if remedy else _remedy()
     remedy = remedy or _remedy()
     if file is None:
         file, keys = examples_file(split), _keys()
@@ -143,7 +147,7 @@ def load_examples(
     for n, line in enumerate(lines, 1):
         row = rows.read(line, keys or config.Keys(), remedy, is_cut=not is_whole and n == len(lines))
         if row.id in found:
-            raise UserError(f"{line.where}: id {row.id!r} was met before, at {places[row.id]}. {remedy}")
+            raise UserError(f"{line.where}: id {row.id!r} was met before, at {places[row.id]}. {twice}")
         found[row.id], places[row.id] = row, line.where
     if not found:
         raise UserError(f"{file}: holds no examples. {remedy}")

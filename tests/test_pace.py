@@ -31,11 +31,14 @@ def test_a_step_that_has_begun_is_told_beside_the_last_one(clock: list[float], c
     pace(200, False)
     assert told(capsys) == [
         "[train] 12/80 steps, reward 0.41",
-        "[train] 12/80 steps, reward 0.41; sampling: 0 of 64 rollouts, 1 turns, 50 tokens/s",
+        "[train] 12/80 steps, reward 0.41; sampling: 0 of 64 rollouts, 1 turn, 50 tokens/s",
     ]
-    for _ in range(100):
+    for _ in range(60):
         pace(1, False)
         pace(0, True)
+    for _ in range(8):
+        pace.again(1, False)
+        pace.again(0, True)
     assert told(capsys) == [], "a log is not flooded"
     clock[0] += 2
     pace(0, True)
@@ -43,7 +46,7 @@ def test_a_step_that_has_begun_is_told_beside_the_last_one(clock: list[float], c
     found = lines.COUNTED.match(line)
     assert found is not None
     assert found.group(1, 2) == ("12", "80"), "old readers find the count where it was"
-    assert "sampling: 101 of 64" in line
+    assert "sampling: 61 of 64 rollouts and 8 played again, 69 turns" in line
 
 
 def test_nothing_is_told_of_a_stage_that_counts_nothing_or_has_ended(

@@ -113,7 +113,9 @@ def _refused(error: Exception) -> str:
     """Say which file or folder the system refused to this user; empty if it was something else."""
     if not isinstance(error, OSError) or error.filename is None:
         return ""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO):
+    if error.errno == errno.EROFS:
+        return f"{error.filename}: {error.strerror}. Mount it writable, or work in a clone that lies elsewhere."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EIO):
         return f"{error.filename}: {error.strerror}. Work as the user whose it is, or let this one read and write it."
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
         return f"{error.filename}: {error.strerror}, and something else is needed there. Move it away, or restore it."

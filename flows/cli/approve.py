@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
             raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
         if options.print:
             return _print(here, options)
+        acts.assert_known(here, options.run, say)
         _tell(here, options.run)
         outcome = acts.approve(here, options.run, signer(here, options), options.reason, options.override_dirty, say)
     if outcome.promoted is None and outcome.standing.is_enough:

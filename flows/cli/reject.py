@@ -26,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
     from tasks.promotion import acts
 
     here = clone.enter()
+    acts.assert_known(here, options.run, say)
     if options.lift:
         no = acts.lift(here, options.run, signer(here, options), options.reason, say)
         say(f"The rejection of {no.time} by {no.person} is lifted: {no.reason}")

@@ -27,7 +27,8 @@ in a fixed order, and says of each what it saw and what to do:
 
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
 deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it
-`needs` did not pass or there is no model yet. Nothing that is written stays.
+`needs` did not pass, there is no model yet, or a server of chat completions holds it. Nothing that
+is written stays.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Check:
 
 
 _THREAD = "doctor: "
+_AT_THE_SERVER = "does not apply: the server renders the prompts and holds the model"
 
 CHECKS = (
     Check("configuration", configuration.look, 20),
@@ -107,15 +109,23 @@ def examine(
     found: dict[str, Finding] = {}
     for check in _chosen(checks, only):
         begin(check.name)
-        missing = [name for name in check.needs if found[name].status in ("fail", "skipped")]
-        if check.model and not use_model:
-            finding = Finding("", "skipped", "looks at the model, which --no-model leaves out")
-        elif missing:
-            finding = Finding("", "skipped", f"needs {' and '.join(missing)} to pass first")
-        else:
-            finding = _once(_hushed(_look(check, setup)), found)
+        why = _left_out(check, setup, use_model, found)
+        finding = Finding("", "skipped", why) if why else _once(_hushed(_look(check, setup)), found)
         found[check.name] = finding = replace(_hushed(finding), name=check.name)
         yield finding
+
+
+def _left_out(check: Check, setup: Setup, use_model: bool, found: Mapping[str, Finding]) -> str:
+    """Say why the check is not made; empty if it is."""
+    if check.model and not use_model:
+        return "looks at the model, which --no-model leaves out"
+    needed = {name: found[name] for name in check.needs}
+    missing = [
+        name for name, one in needed.items() if one.status in ("fail", "skipped") and one.words != _AT_THE_SERVER
+    ]
+    if missing:
+        return f"needs {' and '.join(missing)} to pass first"
+    return _AT_THE_SERVER if check.model and setup.is_behind_chat else ""
 
 
 def _once(finding: Finding, found: Mapping[str, Finding]) -> Finding:

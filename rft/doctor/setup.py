@@ -67,6 +67,12 @@ class Setup:
         return sorted({*secrets.variables(said)})
 
     # -- the model ---------------------------------------------------------------------------------
+    @property
+    def is_behind_chat(self) -> bool:
+        """Whether a server of chat completions holds the policy's model. Then nothing is here."""
+        server = self.params.policy.server
+        return server is not None and server.kind == "chat"
+
     @cached_property
     def model_source(self) -> Source:
         """Where the base model lies: of one that is yet to be warm-started the given one. Of a

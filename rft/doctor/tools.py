@@ -27,6 +27,8 @@ from rft.errors import InfrastructureError
 from rft.grading import giveaway, scripted
 from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
+from rft.wire.client import UNREACHED
+from rft.wire.contract import REPLY_TOO_LARGE
 
 LONGEST_SEQUENCE = 6
 LETTERS = 6
@@ -121,7 +123,7 @@ async def _giveaways(setup: Setup, client: ToolClient) -> list[Finding]:
         found = await giveaway.find(setup.recipe, rows, client, setup.params.policy.seed)
     except InfrastructureError:
         return []
-    return [fail(one.in_words, giveaway.REMEDY) for one in found]
+    return [fail(one.in_words, giveaway.remedy(found)) for one in found]
 
 
 def _unwritable(names: Iterable[str]) -> Iterator[Finding]:
@@ -134,7 +136,6 @@ def _unwritable(names: Iterable[str]) -> Iterator[Finding]:
 def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
     name, results, rollout = burst.call.name, burst.results, params.rollout
     failed = [result for result in results if result.failed]
-    refused = [result for result in results if result.is_error]
     problems: list[Finding] = []
     if failed:
         lost = _unscored_share(len(failed) / len(results), params)
@@ -148,15 +149,7 @@ def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
             problems.append(fail(words + more, remedy, infrastructure=True))
         else:
             problems.append(warn(f"{words}; retries would hide it", remedy))
-    if refused and burst.demonstrated and len(refused) == len(results):
-        words = f"{name} refuses a demonstration's call, {len(refused)} of {len(results)} times"
-        remedy = "Fix the tool, its address or the demonstration: no policy could learn from it."
-        problems.append(fail(f"{words}; {burst.first(refused[0])}", remedy))
-    elif refused:
-        whose, remedy = "arguments made from its schema", f"Add a demonstration that calls {name} with real arguments."
-        if burst.is_own:
-            whose, remedy = "the recipe's own arguments", "Fix the tool or the recipe's call."
-        problems.append(warn(f"{name} is alive, but refuses {whose}: {one_line(refused[0].output)}", remedy))
+    problems += _refusals(burst)
     longest, room = max(len(result.output) for result in results), _room(params)
     if room is not None and longest > LETTERS * room:
         words = f"{name}: a reply of {longest} characters does not fit into a context of {room} tokens"
@@ -168,6 +161,30 @@ def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
         remedy = "Raise rollout.deadline_s, lower rollout.max_tool_calls, or make the tool faster."
         problems.append(warn(f"{words}, longer than rollout.deadline_s = {rollout.deadline_s:g} s", remedy))
     return problems
+
+
+def _refusals(burst: _Burst) -> Iterator[Finding]:
+    """Find what the policy would see as a mistake of its own."""
+    name, num = burst.call.name, len(burst.results)
+    errors = [result for result in burst.results if result.is_error]
+    cut = [result for result in errors if result.output.startswith(REPLY_TOO_LARGE)]
+    refused = [result for result in errors if result not in cut]
+    if cut:
+        why = cut[0].output.partition(". ")[0]
+        words = (
+            f"{name} is alive, but {len(cut)} of {num} replies are too large, so the policy sees none of them: {why}"
+        )
+        remedy = "Let the tool return less, such as the first entries or a summary."
+        yield (fail if burst.demonstrated and len(cut) == num else warn)(words, remedy)
+    if refused and burst.demonstrated and len(refused) == num:
+        words = f"{name} refuses a demonstration's call, {num} of {num} times"
+        remedy = "Fix the tool, its address or the demonstration: no policy could learn from it."
+        yield fail(f"{words}; {burst.first(refused[0])}", remedy)
+    elif refused:
+        whose, remedy = "arguments made from its schema", f"Add a demonstration that calls {name} with real arguments."
+        if burst.is_own:
+            whose, remedy = "the recipe's own arguments", "Fix the tool or the recipe's call."
+        yield warn(f"{name} is alive, but refuses {whose}: {one_line(refused[0].output)}", remedy)
 
 
 def _room(params: config.Params) -> int | None:
@@ -187,6 +204,8 @@ def _remedy(params: config.Params, failed: Sequence[ToolResult], address: str) -
     if all(kind in wire.WRONG_PLACE for kind in kinds):
         mistake = "If the status reports a mistake of the policy, add an 'output' to the reply."
         return f"Check the address, the method and the key: {address}. {mistake}"
+    if all(UNREACHED.search(kind) for kind in kinds):
+        return f"Is it running, at that address? {address}"
     gently = "Lower tools.rate_limit or tools.concurrency to send it less at once."
     return f"Look at the tool's own log; the limit per call is {wire.limit(params)}. {gently}"
 

@@ -38,10 +38,6 @@ NUM_ROWS = 12
 """For each tool: one call a row."""
 LEVEL = 0.01
 """Of the sign test, one-sided: seven rows that tell, and none that tells the other way."""
-REMEDY = (
-    "Keep the target out of what the tool reads or returns. If it is meant to show it, such as a document in which the "
-    "answer is written, say so: tools.traits.NAME.shows_target: true."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,8 @@ class Giveaway:
     example_id: str
     reply: str
     """The first that told."""
+    setting: str
+    """What says in params.yaml that it is meant to."""
 
     @property
     def in_words(self) -> str:
@@ -62,6 +60,14 @@ class Giveaway:
         asked = f"asked {self.call} for each of {self.asked} examples"
         told = f"it replied with the target of just that one {self.told} times"
         return f"tool {self.tool!r} gives the target away: {asked}, {told}; {first}"
+
+
+def remedy(found: Sequence[Giveaway]) -> str:
+    """Say what to do, with the setting of each tool, which is elsewhere for one at an endpoint."""
+    return (
+        "Keep the target out of what the tool reads or returns. If it is meant to show it, such as a document in which "
+        f"the answer is written, say so: {', '.join(one.setting for one in found)}."
+    )
 
 
 async def find(recipe: Recipe, examples: Sequence[Example], tools: ToolClient, seed: int = 0) -> list[Giveaway]:
@@ -75,7 +81,7 @@ async def find(recipe: Recipe, examples: Sequence[Example], tools: ToolClient, s
     for name, parameters in offered(tools, known).items():
         call, _ = scripted.one_call(name, parameters, own)
         replies = await asyncio.gather(*(_ask(tools, call, traces, example) for example in known))
-        if told := _judged(call, known, replies):
+        if told := _judged(call, known, replies, tools.trait_setting(name, "shows_target: true")):
             found.append(told)
     return found
 
@@ -105,7 +111,7 @@ async def _ask(tools: ToolClient, call: ToolCall, traces: Traces, example: Examp
     return result.output
 
 
-def _judged(call: ToolCall, examples: Sequence[Example], replies: Sequence[str]) -> Giveaway | None:
+def _judged(call: ToolCall, examples: Sequence[Example], replies: Sequence[str], setting: str) -> Giveaway | None:
     """Compare each row's reply with that of the next row that has another target."""
     told: list[int] = []
     against = 0
@@ -120,7 +126,7 @@ def _judged(call: ToolCall, examples: Sequence[Example], replies: Sequence[str])
         return None
     first = told[0]
     asked, reply = clip(call.arguments.encode()), clip(replies[first].encode())
-    return Giveaway(call.name, len(told), len(examples), asked, examples[first].id, reply)
+    return Giveaway(call.name, len(told), len(examples), asked, examples[first].id, reply, setting)
 
 
 def _after(n: int, num: int) -> Iterator[int]:

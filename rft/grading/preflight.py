@@ -214,7 +214,7 @@ def check(params: config.Params, num_examples: int | None = None) -> Preflight:
         problems.append(f"a target itself scores only {result.target_score:.3f}, {result.targets_expected}")
     if result.gives_away:
         said = "; ".join(found.in_words for found in result.gives_away)
-        raise UserError(f"{loaded.folder}: {said}. {giveaway.REMEDY}")
+        raise UserError(f"{loaded.folder}: {said}. {giveaway.remedy(result.gives_away)}")
     if problems:
         said = "; ".join(problems)
         raise UserError(

@@ -3,7 +3,8 @@
     [train] 12/80 steps, reward 0.41; sampling: 34 of 64 rollouts, 210 turns, 820 tokens/s
 
 Behind the barrier (deterministic mode) all rollouts of a batch end at about the same time, so turns
-are counted too. Tokens count when their turn has ended.
+are counted too. Tokens count when their turn has ended. Rollouts that are played again, because
+there was no score, are counted apart.
 """
 
 from __future__ import annotations
@@ -11,21 +12,31 @@ from __future__ import annotations
 import time
 
 from rft import progress
+from rft.words import counted
 
 
 class Pace:
     """Hears of each turn, and of each rollout that was played, of so many."""
 
     def __init__(self, stage: str, of: int):
-        self._stage, self._of, self._played = stage, of, 0
+        self._stage, self._of, self._played, self._again = stage, of, 0, 0
         self._turns = self._tokens = 0
         self._began = time.monotonic()
 
     def __call__(self, tokens: int, played: bool) -> None:
         self._played += played
+        self._tell(tokens, played)
+
+    def again(self, tokens: int, played: bool) -> None:
+        """Hear of a rollout that is played once more."""
+        self._again += played
+        self._tell(tokens, played)
+
+    def _tell(self, tokens: int, played: bool) -> None:
         self._turns += not played
         self._tokens += tokens
         seconds = max(time.monotonic() - self._began, 1e-3)
         rate = f", {self._tokens / seconds:,.0f} tokens/s" if self._tokens else ""
-        words = f"sampling: {self._played} of {self._of} rollouts, {self._turns} turns{rate}"
-        progress.within(self._stage, words)
+        again = f" and {self._again:,} played again" if self._again else ""
+        words = f"sampling: {self._played} of {counted(self._of, 'rollout')}{again}, {counted(self._turns, 'turn')}"
+        progress.within(self._stage, words + rate)

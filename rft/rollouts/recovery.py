@@ -28,8 +28,10 @@ from dataclasses import dataclass, field, replace
 
 from rft import config
 from rft.errors import InfrastructureError, TooManyUnscored, UserError
+from rft.progress import duration
 from rft.rollouts.loop import Request
 from rft.types import Trajectory
+from rft.wire.client import UNREACHED
 
 FIRST_PAUSE_S = 1.0  # doubled from try to try
 LONGEST_PAUSE_S = 60.0
@@ -157,7 +159,11 @@ async def _wait_out(
             raise TooManyUnscored(
                 f"{reason} {waited}. Fix the tool server or grader and start again; finished work is kept."
             )
-        say(f"paused: {reason} Trying again in {min(pause, left):.0f} s; nothing is trained meanwhile.")
+        running = " Is it running, at that address?" if UNREACHED.search(reason) else ""
+        say(
+            f"paused: {reason}{running} Trying again in {min(pause, left):.0f} s, for {duration(left)} more "
+            "(rollout.pause_s); nothing is trained meanwhile. Ctrl-C loses nothing: the same command goes on."
+        )
         await asyncio.sleep(min(pause, left))
         pause, number = min(2 * pause, LONGEST_PAUSE_S), number + 1
         canaries = requests[:CANARIES]

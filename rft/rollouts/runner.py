@@ -223,11 +223,12 @@ class Workbench:
         """Play one batch, through outages and kills (rft/rollouts/recovery.py). The store holds
         what it returns until the batch is added; without a store, a kill loses it. `pace`: of
         several batches; None: of this one."""
-        heard = pace or Pace(stage, len(requests))
+        pace = pace or Pace(stage, len(requests))
 
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
             phases = self.times.phases
+            heard = pace.again if word or any(request.attempt for request in some) else pace
             play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, phases, heard=heard)
             if waiting is None:
                 return await play()

@@ -130,6 +130,12 @@ class ToolClient:
         """Return what the tool declares about itself."""
         return self._traits.get(name, _DEFAULTS)
 
+    def trait_setting(self, name: str, trait: str) -> str:
+        """Say where in params.yaml a trait of the tool, such as `probe: false`, is written."""
+        if isinstance(self.traits(name), config.Endpoint):
+            return f"{trait} in the entry of {name} in tools.endpoints"
+        return f"tools.traits.{name}.{trait}"
+
     def address(self, name: str) -> str:
         """Return the URL of a tool that somebody else runs, without its query, which may hold a
         key; else the file or setting that the tool comes from."""

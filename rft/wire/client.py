@@ -39,6 +39,8 @@ from rft.wire.contract import Envelope, Malformed, clip
 BACKOFF_S = 0.1  # doubled at each retry, and spread by half of itself
 LONGEST_RETRY_AFTER_S = 30.0  # a server may ask for a pause, not for the afternoon
 TRANSIENT = frozenset({408, 429, *range(500, 1000)})  # the server's trouble, which may pass
+UNREACHED = re.compile(r"\b(ClientConnector(DNS)?Error|ConnectError|ConnectionRefusedError)\b")
+"""In a failure's reason: nothing listens at the address, or nobody knows the host."""
 LONGEST_HOP_S = 10.0  # at most, between two requests for what a 303 promised; the first is at once
 
 

@@ -181,5 +181,8 @@ def clip(body: bytes, limit: int = 200) -> str:
     return text[:limit] + ("..." if len(text) > limit else "")
 
 
+REPLY_TOO_LARGE = "Error 413: the reply is larger than "
+
+
 def too_large(max_reply_bytes: int) -> Outcome:
-    return Outcome(f"Error 413: the reply is larger than {max_reply_bytes} bytes. Ask for less.", is_error=True)
+    return Outcome(f"{REPLY_TOO_LARGE}{max_reply_bytes} bytes. Ask for less.", is_error=True)

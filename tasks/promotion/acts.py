@@ -170,6 +170,16 @@ def start(clone: Clone, model: str, record: RunRecord, said: Say = print) -> dic
         return None
 
 
+def assert_known(clone: Clone, run: str, said: Say = print) -> None:
+    """Raises UserError for a run that neither this clone nor its ledger knows. To be told before
+    anybody is asked for a key."""
+    names = [record.name for record in records.load_all(clone)]
+    if not any(run in name for name in names):
+        names += [waiting.act.run for waiting in book.latest(clone, said).state.requests.values()]
+        if not any(run in name for name in names):
+            records.pick(names, run)
+
+
 def find(ledger: Ledger, run: str) -> Waiting:
     """Find a request by its run's name, or by any part of it that only one run has; where there is
     none, ask for the promotion of this clone's run."""

@@ -194,7 +194,14 @@ def lock(clone: Clone, name: str) -> Path:
 
 def alive(clone: Clone, name: str) -> bool:
     """Whether a driver holds the run."""
-    if not lock(clone, name).exists():
+    try:
+        handle = os.open(lock(clone, name), os.O_RDONLY | os.O_CLOEXEC)  # perhaps on a read-only file system
+    except FileNotFoundError:
         return False
-    with held(lock(clone, name)) as free:
-        return not free
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # on NFS an exclusive one wants to write
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

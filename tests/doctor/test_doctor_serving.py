@@ -1,4 +1,4 @@
-"""What the doctor finds out about a server that samples by tokens, before a run meets it."""
+"""What the doctor finds out about a policy's server, before a run meets it."""
 
 from __future__ import annotations
 
@@ -103,3 +103,13 @@ def test_a_server_that_lacks_something_is_told_what(engine, recipe, policy, tmp_
 def test_raw_log_probabilities_do_no_harm_at_temperature_1(engine, recipe, policy, tmp_path):
     with in_a_thread(engine, raw_logprobs=True) as server:
         assert seen(server, recipe, policy, tmp_path, temperature=1.0).status == "ok"
+
+
+def test_behind_a_chat_server_nothing_of_the_model_is_here_and_nothing_can_be_built(recipe: Path, tmp_path: Path):
+    """It once said: build it, and then: build it again."""
+    server = {"kind": "chat", "url": "http://127.0.0.1:9", "model": "m"}
+    names = ("template", "capacity", "step")
+    with ladder.inside(tmp_path):
+        found = examine(settings(recipe, policy={"server": server}, rollout={"max_tokens": None}), *names)
+    why = "does not apply: the server renders the prompts and holds the model"
+    assert {(found[name].status, found[name].words, found[name].remedy) for name in names} == {("skipped", why, "")}

@@ -170,6 +170,30 @@ def test_a_reply_that_no_context_can_hold_is_told(recipe: Path):
     assert "lookup: a reply of 10000 characters does not fit into a context of 512 tokens" in found.words
 
 
+def test_a_reply_over_the_limit_of_bytes_is_no_refusal(recipe: Path):
+    class Endless(Agent):
+        def tool(self, body: dict[str, Any]) -> str:
+            return "word " * 2000
+
+    with serving_at(Endless().answer) as tools:
+        endpoint = {**WEIGH, "server_url": tools["server_url"] + "/tools/weigh", "max_reply_bytes": 1000}
+        found = examine(settings(recipe, tools={"concurrency": 4, "endpoints": [endpoint]}), "tools")["tools"]
+        judged = examine(settings(recipe, tools=tools | {"max_reply_bytes": 1000}), "tools")["tools"]
+    assert (found.status, judged.status) == ("warn", "fail"), "a demonstration's call must work"
+    assert "weigh is alive, but 4 of 4 replies are too large" in found.words
+    assert "larger than 1000 bytes" in found.words
+    assert "refuses" not in found.words + judged.words
+    assert found.remedy == "Let the tool return less, such as the first entries or a summary."
+
+
+def test_a_server_that_is_down_is_not_asked_more_gently(recipe: Path):
+    endpoint = {**WEIGH, "server_url": "http://127.0.0.1:9/weigh"}
+    found = examine(settings(recipe, tools={"concurrency": 4, "endpoints": [endpoint]}), "tools")["tools"]
+    assert (found.status, found.infrastructure) == ("fail", True)
+    assert "weigh: 4 of 4 calls failed (4 x ClientConnectorError" in found.words
+    assert found.remedy == "Is it running, at that address? http://127.0.0.1:9/weigh"
+
+
 def test_a_name_that_models_cannot_write_is_told(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     text = (made / "tools.py").read_text(encoding="utf-8")

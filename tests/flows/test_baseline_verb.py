@@ -106,6 +106,8 @@ CHAT = [
         (["--rows", "none.jsonl"], "none.jsonl: cannot be read"),
         (["--rows", "tools.py"], "tools.py:1: not JSON"),
         (["--rows", "empty"], "empty: holds no examples. A row is a JSON object with `messages`, one a line."),
+        (["--rows", "twice"], "twice:2: id 'a' was met before, at "),
+        (["--rows", "twice"], "twice:1. Remove one, or give each row an id of its own: under `id`, or under the key"),
         (["--rows", "rows.jsonl", "--set", "examples.keys.target=ansr"], "Did you mean 'answer'?"),
         (["--rows", "rows.jsonl", "--set", "baseline.ks=3"], "baseline"),
         ([*MINE, "--set", "baseline.k=1"], "--set: 'baseline.k' = 1"),
@@ -137,6 +139,7 @@ def test_what_cannot_be_measured(
     (place / "other.json").write_text(json.dumps(GRADER).replace("item.answer", "item.anser"))
     (place / "broken.json").write_text('{"type":\n')
     (place / "broken.py").write_text("def capital(\n")
+    (place / "twice").write_text(2 * '{"id": "a", "messages": [{"role": "user", "content": "q"}]}\n')
     monkeypatch.chdir(place)
     assert cli.main(["baseline", *options]) == 2
     assert said in capsys.readouterr().err

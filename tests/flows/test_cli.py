@@ -119,11 +119,10 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         (["cancel", "nothing"], "no run named 'nothing'"),
         (["gc", "--set", "run.retention.work_days=-1"], "params.yaml: 'run.retention.work_days' = -1:"),
         (["run", "--set", "run.max_hours=0"], "params.yaml: 'run.max_hours' = 0:"),
-        (
-            ["approve", "nothing", "--reason", "why", *people.by("Ada")],
-            "no request of a run 'nothing'",
-        ),
-        (["reject", "nothing", "--reason", "why", *people.by("Ada")], "no request of a run 'nothing'"),
+        (["approve", "nothing", "--reason", "why", *people.by("Ada")], "no run named 'nothing'"),
+        # before a key is missed
+        (["approve", "nothing", "--reason", "why", "--key", "none"], "no run named 'nothing'"),
+        (["reject", "nothing", "--reason", "why", "--key", "none"], "no run named 'nothing'"),
         (["drift", "missing.jsonl"], "missing.jsonl: there is no such file. Set traffic.file to a file, a folder"),
         (["new", "recipes/tiny"], "recipes/tiny exists already"),
         (["new", "../elsewhere"], "lies outside the clone"),

@@ -58,7 +58,20 @@ def test_a_tool_that_tells_is_refused(made: Path, agent: type[Agent]) -> None:
         params = settings(made, tools=tools)
         with pytest.raises(UserError, match="tool 'lookup' gives the target away: asked ") as refused:
             preflight.check(params)
-    assert "tools.traits.NAME.shows_target: true" in str(refused.value)
+    assert "tools.traits.lookup.shows_target: true" in str(refused.value)
+
+
+def test_a_tool_at_an_endpoint_is_told_to_say_so_in_its_own_entry(made: Path) -> None:
+    """The remedy once named tools.traits, which refuses endpoints; followed, this one is taken."""
+    with serving_at(Teller().answer) as tools:
+        endpoint = {"name": "lookup", "server_url": f"{tools['server_url']}/tools/lookup"}
+
+        def run(**traits: bool) -> None:
+            preflight.check(settings(made, tools=tools | {"endpoints": [endpoint | traits]}))
+
+        with pytest.raises(UserError, match=r"say so: shows_target: true in the entry of lookup in tools\.endpoints\."):
+            run()
+        run(shows_target=True)
 
 
 @pytest.mark.parametrize("agent", [Agent, Everybody])

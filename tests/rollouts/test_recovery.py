@@ -22,6 +22,7 @@ from rft.rollouts.recovery import Played, Resumed
 from rft.tools.client import ToolClient
 from rft.tools.signatures import schemas
 from rft.types import Example, GradeStatus, Scored, StopReason, Trajectory, Turn, Unscored
+from rft.wire.client import ToolEndpoint
 from tests import tiny_recipe
 from tests.rollouts.test_loop import PROMPT
 from tests.scripted_policy import CALL, Said, Scripted, scripted
@@ -121,7 +122,34 @@ def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ou
         == 32
     )
     assert said[0].startswith("paused: 8 of 8 rollouts have no score")
+    assert said[0].endswith(
+        "Trying again in 0 s, for 10 min more (rollout.pause_s); nothing is trained meanwhile. Ctrl-C loses nothing: "
+        "the same command goes on."
+    )
+    assert "Is it running" not in said[0], "it answers"
     assert said[-1] == "goes on: tools and grader answer again"
+
+
+def test_where_nothing_listens_it_is_asked_whether_it_runs(ours):
+    said: list[str] = []
+
+    async def all_of_it() -> None:
+        section, rollout = config.Tools(retries=0), config.Rollout(pause_s=0.05)
+        nobody = ToolEndpoint("http://127.0.0.1:9")
+        async with (
+            ToolClient(nobody, section, schemas(ours)) as client,
+            EndpointGrader(ours.grader, nobody, section) as grader,
+        ):
+
+            async def once(requests: Sequence[Request], word: str) -> list[Trajectory]:
+                conditions = Conditions(PROMPT, 1.0, (0,), rollout, word)
+                return await run_rollouts(scripted(CALL % " k0001", "0000"), client, grader, requests, conditions, {})
+
+            await recovery.play(once, [Request(ours.examples("train", 1, 0)[0], 0)], rollout, said.append)
+
+    with pytest.raises(TooManyUnscored):
+        asyncio.run(all_of_it())
+    assert "Is it running, at that address? Trying again in " in said[0]
 
 
 def test_an_outage_that_outlasts_the_pause_ends_the_stage(ours):

@@ -15,7 +15,9 @@ import pytest
 
 from rft import config, recipe
 from rft.rollouts import log as rollout_log
+from rft.rollouts import recovery
 from rft.rollouts.loop import Conditions, Request
+from rft.rollouts.policy import PolicyFailed
 from rft.rollouts.recovery import Played
 from rft.rollouts.runner import Plan, Times, Waiting, Workbench, workbench
 from rft.rollouts.store import RolloutStore, look
@@ -238,6 +240,28 @@ def test_a_rollout_opens_with_the_format_of_its_answer(bench: Workbench):
         "train",
     )
     assert seen == [(first.id, configured), (second.id, own)]
+
+
+@pytest.mark.parametrize(
+    ("failing", "share", "again"),
+    [
+        (range(1), 0.5, 1),  # a refill
+        (range(6), 0.1, 12),  # an outage: six are tried, then all six
+    ],
+)
+def test_what_is_played_again_is_counted_apart(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, failing: range, share: float, again: int
+):
+    """Progress once said: 112 of 64 rollouts."""
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_S", 0.01)
+    told: list[str] = []
+    monkeypatch.setattr("rft.progress.within", lambda stage, words: told.append(words))
+    down = (Said("", fails=PolicyFailed("down")),)
+    ill = Scripted(ANSWER, choose=lambda n: down if n in failing else ANSWER)
+    limits = config.Rollout(max_turns=4, max_unscored_share=share)
+    requests = [Request(one, 0) for one in bench.recipe.examples("train", 6, 0)]
+    bench.run(ill, requests, replace(_conditions(bench), limits=limits), "train")
+    assert told[-1].startswith(f"sampling: 6 of 6 rollouts and {again} played again, ")
 
 
 def _conditions(bench: Workbench) -> Conditions:

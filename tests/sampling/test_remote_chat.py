@@ -140,6 +140,55 @@ def test_a_reply_that_is_none_leaves_the_turn_unsampled(bad: Any):
             hear(bad)
 
 
+# -- a server that says nothing -------------------------------------------------------------------
+async def never(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    ("first", "deadline_s", "limit"),
+    [
+        ([], 9.0, "0 s (policy.server.timeout_s)"),
+        ([], 0.4, "0 s (policy.server.timeout_s)"),
+        ([], 0.2, "0 s (the turn's deadline)"),
+        ([says(reply("4711"))], 9.0, None),
+    ],
+)
+def test_who_waits_for_a_first_reply_is_told_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    first: list[Any],
+    deadline_s: float,
+    limit: str | None,
+) -> None:
+    """It was silent for as long as the timeout. One that has replied is only slow; a list of models
+    is no such reply."""
+
+    async def all_of_it() -> str:
+        async with scripted(says({"data": []}), *first, never) as server:
+            policy = ChatPolicy(at(server.endpoint.url, timeout_s=0.4, retries=0), ())
+            dialogues = policy.open([OPENING] * 3, [(0,)] * 3, 0.5, 200)
+            await policy.ask_limit(None)
+            if first:
+                await dialogues[0].sample(30, 10.0)
+            monkeypatch.setattr(connection, "QUIET_S", 0.0)
+            failed = await asyncio.gather(*(one.sample(30, deadline_s) for one in dialogues), return_exceptions=True)
+            assert [type(one) for one in failed] == [PolicyFailed] * 3
+            return server.endpoint.url
+
+    url = asyncio.run(all_of_it())
+    told = f"[server] waits for a first reply from {url}/v1/chat/completions, for up to {limit}\n"
+    assert capsys.readouterr().out == (told if limit else "")
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "/", "/v1", "/v1/", "/chat/completions", "/v1/chat/completions", "/v1/chat/completions/"]
+)
+def test_an_address_may_be_given_down_to_the_route(ending: str) -> None:
+    assert ChatPolicy(at(f"http://h/api{ending}"), ()).connection.url == "http://h/api"
+
+
 @pytest.mark.parametrize(
     ("usage", "cost"),
     [

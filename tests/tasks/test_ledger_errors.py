@@ -7,6 +7,7 @@ Real files, real users' rights, real kills.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
+from tasks.runs.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,6 +144,18 @@ def test_what_the_system_refuses_at_the_command_line_is_one_message(
     assert f"error: {record}: Is a directory, and something else is needed there. Move it" in capfd.readouterr().err
 
 
+def test_a_read_only_file_system_is_called_that(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refused(options: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "x.lock")
+
+    monkeypatch.setattr("flows.cli.runs.run", refused)
+    assert cli.main(["runs"]) == 3
+    said = "error: x.lock: Read-only file system. Mount it writable, or work in a clone that lies elsewhere.\n"
+    assert capfd.readouterr().err == said
+
+
 # -- a user who may not read or write --------------------------------------------------------------
 def as_plain_user() -> None:
     """Take root's rights over other users' files. Another user has none to lose."""
@@ -180,6 +194,25 @@ def test_file_of_another_user_is_named(clone: Clone, name: str, mode: int, code:
     assert done.returncode == code
     assert said.partition(".*")[0] in done.stderr
     assert said.rpartition(".*")[2] in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root, as Linux can")
+def test_runs_are_listed_where_nothing_may_be_written(clone: Clone) -> None:
+    common = {"commit": "c" * 40, "edits_sha256": None, "champion_version": 0, "window": "w", "inputs": []}
+    named = {"name": "r", "key": "k", "state": "running", "started": "2026-03-01T00:00:00Z", "started_by": "Ada"}
+    records.save(clone, RunRecord.model_validate(common | named))
+    lock = records.lock(clone, "r")
+    lock.touch()
+    places = [(lock, 0o444), (clone.runs, 0o555), (clone.state, 0o555)]
+    modes = [(path, path.stat().st_mode) for path, _ in places]
+    for path, mode in places:
+        path.chmod(mode)
+    done = rft(clone, "runs")
+    for path, mode in reversed(modes):
+        path.chmod(mode)
+    assert (done.returncode, done.stderr, "(cut off)" in done.stdout) == (0, "", True)
+    with records.held(lock):
+        assert records.alive(clone, "r")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root, as Linux can")

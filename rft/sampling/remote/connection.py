@@ -24,11 +24,12 @@ import random
 import re
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import aiohttp
 
-from rft import config
+from rft import config, progress
 from rft.errors import ConfigError, InfrastructureError
 from rft.rollouts.policy import PolicyFailed
 from rft.wire import headers
@@ -39,6 +40,7 @@ BACKOFF_S = 0.2  # doubled at each retry, and jittered: rollouts that failed tog
 LONGEST_BACKOFF_S = 20.0
 NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
 LONGEST_HEALTH_S = 10.0
+QUIET_S = 10.0  # until it is told that a first reply is waited for
 MAX_SHOWN_CHARS = 300
 
 _OTHER_DIALECT = re.compile(
@@ -64,6 +66,8 @@ class Connection:
         self._section = section
         self._headers, self._secrets = headers.resolve(section.headers, "params.yaml: policy.server.headers")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._known: set[str] = set()
+        """Paths that have replied once, or of which it was told that this takes long."""
 
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
@@ -117,6 +121,7 @@ class Connection:
             asyncio.timeout(left_s),
             self._slots,
             asyncio.timeout(self._section.timeout_s),
+            self._heard(path, left_s),
             # A redirect would carry the key to an address that nobody declared.
             session.request(method, self.url + path, data=payload, headers=sent, allow_redirects=False) as response,
         ):
@@ -127,6 +132,23 @@ class Connection:
         if response.status in TRANSIENT and response.status != NOT_IMPLEMENTED:
             raise NoReply(f"HTTP {response.status}: {shown}")
         raise self.refusal(path, response.status, shown)
+
+    @asynccontextmanager
+    async def _heard(self, path: str, left_s: float) -> AsyncGenerator[None]:
+        """Say once, while the first reply is still awaited, for whose and for how long."""
+        notice = asyncio.get_running_loop().call_later(QUIET_S, self._say_quiet, path, left_s)
+        try:
+            yield
+            self._known.add(path)
+        finally:
+            notice.cancel()
+
+    def _say_quiet(self, path: str, left_s: float) -> None:
+        if path not in self._known:
+            self._known.add(path)
+            limits = {"policy.server.timeout_s": self._section.timeout_s, "the turn's deadline": left_s}
+            key, limit_s = min(limits.items(), key=lambda each: round(each[1], 1))
+            progress.say("server", f"waits for a first reply from {self.url}{path}, for up to {limit_s:.0f} s ({key})")
 
     def refusal(self, path: str, status: int, why: str) -> Refused:
         why = self._shown(why)
@@ -189,7 +211,7 @@ def _address(url: str) -> str:
             "params.yaml: policy.server.url is not a plain HTTP address. Write it like http://127.0.0.1:8000; a key "
             "goes into policy.server.headers."
         )
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+    return url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1").rstrip("/")
 
 
 _NO_KEY = " If it asks for a key: policy.server.headers, such as {Authorization: env:NAME}."
