@@ -668,7 +668,7 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     said = json.loads(printed.out)
     assert said["ok"] is True
     names = [check.name for check in doctor.CHECKS]
-    assert [one["name"] for one in said["checks"]] == [*names, "signing", "ledger", "remote"]
+    assert [one["name"] for one in said["checks"]] == [*names, "gate", "signing", "ledger", "remote"]
     assert set(said["checks"][0]) == {"name", "status", "words", "remedy", "seconds", "facts", "infrastructure"}
     assert "[doctor] tools\n[doctor] tools: calls the tools, 4 to lookup\n" in printed.err
     assert cli.main(["doctor", "--only", "configuration", "--set", "train.steps=0"]) == 2
