@@ -4,11 +4,12 @@ with their runs and output items, and stored completions.
     pip install openai
     OPENAI_API_KEY=... python export-from-openai.py exported
 
-It only reads. What is there already is not fetched again, so the same command goes on after an
-interruption. Each failure is said and the rest goes on; the exit code is then 1.
+It only reads. Rows, items and completions that are there already are not fetched again, so the same
+command goes on after an interruption. Each failure is said and the rest goes on; the exit code is
+then 1.
 
     exported/jobs/ftjob-1.json         a job
-    exported/files/file-abc.jsonl      its training and validation rows
+    exported/files/file-abc.jsonl      its training and validation rows, and those of an eval's runs
     exported/evals/eval_1/             eval.json, runs.json, items-RUN.jsonl
     exported/stored_completions.jsonl  logged traffic
 
@@ -20,17 +21,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI, OpenAIError
+try:
+    from openai import OpenAI, OpenAIError
+except ModuleNotFoundError:
+    sys.exit("The client of OpenAI is not installed: pip install openai")
 
+warnings.filterwarnings("ignore", "Pydantic serializer warnings")  # of graders in graders: they come out whole
 FAILED: list[str] = []
 
 
 def main(folder: Path) -> int:
-    client = OpenAI()
+    try:
+        client = OpenAI()
+    except OpenAIError as error:
+        sys.exit(f"{error} Write the key into OPENAI_API_KEY.")
     attempt("fine-tuning jobs", lambda: jobs(client, folder))
     attempt("Evals", lambda: evals(client, folder))
     attempt("stored completions", lambda: stored(client, folder))
@@ -59,7 +68,17 @@ def evals(client: OpenAI, folder: Path) -> None:
         runs = list(client.evals.runs.list(one.id))
         write(inside / "runs.json", [json.dumps([run.to_dict() for run in runs], indent=2)])
         for run in runs:
+            for named in files_of(run.to_dict()):
+                attempt(f"file {named}", lambda named=named: content(client, folder, named))
             attempt(f"run {run.id}", lambda one=one, run=run, inside=inside: items(client, inside, one.id, run.id))
+
+
+def files_of(run: Any) -> list[str]:
+    """Find the files that a run's data source names."""
+    if isinstance(run, dict):
+        named = [run["id"]] if run.get("type") == "file_id" and isinstance(run.get("id"), str) else []
+        return named + [name for inner in run.values() for name in files_of(inner)]
+    return [name for inner in run for name in files_of(inner)] if isinstance(run, list) else []
 
 
 def items(client: OpenAI, inside: Path, named: str, run: str) -> None:

@@ -115,6 +115,8 @@ def written(imported: Imported, folder: Path, inside: str, name: str, declared: 
     files["exploits.jsonl"] = b"".join(_line(name, text) for name, text in GENERIC.items())
     files["params.yaml"] = _params(imported, found, inside, name, key).encode()
     notes = [*imported.notes, *([] if key else [Note("rows", _NO_TARGET)])]
+    if key:
+        said.append(f"examples.keys.target: {key}, which is given as an answer to see that the grader takes it")
     told = [*said, *(f"{split}: {len(found[split])} rows" for split in SPLITS if imported.rows.get(split) and not said)]
     to_fill = [
         *to_fill,

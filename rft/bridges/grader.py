@@ -3,6 +3,7 @@ service takes and returns it where a grader is tried. Rows are its owner's to ad
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from rft.bridges import foreign, headers, places
@@ -11,8 +12,6 @@ from rft.config import graders
 from rft.errors import UserError
 from rft.rows import Line, lines
 from rft.types import Split
-
-_TOOLS = "tools: a grader names none. If the agent has any: tools.endpoints, tools.mcp, or functions in tools.py"
 
 
 def read(path: Path, files: Path | None) -> Imported:
@@ -39,5 +38,16 @@ def read(path: Path, files: Path | None) -> Imported:
     notes = [Note(f"{path.name}: {key}", "is of a trial, and no row") for key in found if is_trial and key != "grader"]
     notes += places.check(grader, every, False, path.name)
     return Imported(
-        f"the grader of {path.name}", rows, raw, notes=tuple(notes), to_fill=(_TOOLS,), secrets=tuple(secrets)
+        f"the grader of {path.name}", rows, raw, notes=tuple(notes), to_fill=(_tools(every),), secrets=tuple(secrets)
     )
+
+
+def _tools(lines: list[Line]) -> str:
+    """Say that tools are missing, and which ones the rows offer."""
+    offered: set[str] = set()
+    for line in lines:
+        found = json.loads(line.text).get("tools") or []
+        offered |= {str(tool.get("function", tool).get("name")) for tool in found if isinstance(tool, dict)}
+    if offered:
+        return f"tools: the rows offer {', '.join(sorted(offered))}; give each an address in tools.endpoints"
+    return "tools: a grader names none. If the agent has any: tools.endpoints, tools.mcp, or functions in tools.py"

@@ -35,7 +35,7 @@ from rft.types import Split
 _METHODS = ("rft", "reinforcement")
 _RECORD = frozenset(
     {"object", "id", "created_at", "estimated_finish", "finished_at", "error", "status", "organization_id"}
-    | {"result_files", "trained_tokens", "usage_metrics", "shared_with_openai", "eval_id", "user_provided_suffix"}
+    | {"result_files", "trained_tokens", "usage_metrics", "shared_with_openai", "eval_id"}
     | {"fine_tuned_model", "eval"}
 )
 """What a service writes about a job of its own."""
@@ -44,6 +44,7 @@ _AUTO = (None, "auto", "default", -1)
 _WHY: dict[str, str] = {
     "model": "that model is not served elsewhere. Name one in policy.model of params.yaml",
     "suffix": "models are named by their run here",
+    "user_provided_suffix": "models are named by their run here",
     "metadata": "is not kept with a run; bridge.json names the job",
     "integrations": "metrics go to MLflow",
     "learning_rate_multiplier": "multiplies a rate that is not published; train.lr has a default of its own",

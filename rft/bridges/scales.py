@@ -71,20 +71,24 @@ def chance(grader: graders.Grader, lines: Sequence[Line]) -> float | None:
     return round(values.most_common(1)[0][1] / len(lines), 4)
 
 
-def _references(raw: Any) -> list[str]:
-    """List what string_check and text_similarity compare an answer with, of all parts. A judge's
+def _compared(raw: Any) -> list[tuple[str, str]]:
+    """List what string_check and text_similarity compare, and with what, of all parts. A judge's
     templates may read anything."""
     if not isinstance(raw, dict):
         return []
     parts = graders.by_key(raw["graders"]).values() if raw.get("type") == "multi" else []
-    own = [raw["reference"]] if isinstance(raw.get("reference"), str) else []
-    return own + [text for part in parts for text in _references(part)]
+    own = [(str(raw.get("input")), raw["reference"])] if isinstance(raw.get("reference"), str) else []
+    return own + [pair for part in parts for pair in _compared(part)]
 
 
 def target(raw: Any, lines: Sequence[Line]) -> str | None:
     """Return the key of the rows that is their target: the only one that the grader compares an
-    answer with, or `reference_answer`, if all rows have it."""
-    named = dict.fromkeys(key for text in _references(raw) for key in _WHOLE.findall(text))
+    answer with, or `reference_answer`, if all rows have it. None where a part of an answer is
+    compared: the value alone is no answer then."""
+    compared = _compared(raw)
+    if any("output_json" in text for text, _ in compared):
+        return None
+    named = dict.fromkeys(key for _, reference in compared for key in _WHOLE.findall(reference))
     parsed = [json.loads(line.text) for line in lines]
     for key in [*(named if len(named) == 1 else ()), "reference_answer"]:
         if parsed and all(rows.has(row, key) for row in parsed):

@@ -17,6 +17,7 @@ from rft.types import Split
 
 SHARES: dict[Split, int] = {"test": 20, "validation": 10}
 """Percent of the training inputs that a missing split takes."""
+ENOUGH = 24
 LEAST = 2
 """Of one example nothing can be said."""
 
@@ -40,6 +41,8 @@ def cut(rows: dict[Split, list[Line]]) -> tuple[dict[Split, list[Line]], list[st
         )
     for name in missing:
         said.append(f"{name}: {len(found[name])} rows were cut from the training rows by a hash of their messages")
+    if len(found["test"]) < ENOUGH:
+        said.append(f"test: {len(found['test'])} rows settle no gain of a few percent: bring {ENOUGH} or more")
     if missing:
         said.append(f"train: {len(train)} of {len(rows['train'])} rows are left")
     return found, said
@@ -59,11 +62,12 @@ def overlap(rows: dict[Split, list[Line]]) -> None:
 
 
 def _chosen(lines: Sequence[Line], percent: int, salt: str) -> set[str]:
-    """Choose inputs by their hash; those with the smallest where fewer fall below the share than a
-    split must have."""
+    """Choose inputs by their hash; those with the smallest where fewer than half of the share fall
+    below it, which few inputs may."""
     places = {key: int(hashlib.sha256(f"{salt} {key}".encode()).hexdigest()[:8], 16) for key in map(_input, lines)}
     below = {key for key, place in places.items() if place < percent * (1 << 32) // 100}
-    return below if len(below) >= LEAST else set(sorted(places, key=lambda key: places[key])[:LEAST])
+    least = max(LEAST, len(places) * percent // 200)
+    return below if len(below) >= least else set(sorted(places, key=lambda key: places[key])[:least])
 
 
 def _input(line: Line) -> str:

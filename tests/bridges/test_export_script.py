@@ -22,6 +22,7 @@ from rft import bridges
 SCRIPT = Path(__file__).resolve().parents[2] / "docs/export-from-openai.py"
 EVAL: dict[str, Any] = {"object": "eval", "id": "eval_1", "name": "n", "data_source_config": {}, "testing_criteria": []}
 RUN: dict[str, Any] = {"object": "eval.run", "id": "evalrun_1", "eval_id": "eval_1", "status": "completed"}
+RUN["data_source"] = {"type": "completions", "source": {"type": "file_id", "id": "file-ev"}}
 
 
 class Service:
@@ -76,6 +77,7 @@ def test_what_is_exported_can_be_imported(service: tuple[Service, str], tmp_path
     found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert found == {
         *("jobs/ftjob-1.json", "jobs/ftjob-2.json", "files/file-train.jsonl", "files/file-valid.jsonl"),
+        "files/file-ev.jsonl",
         *("evals/eval_1/eval.json", "evals/eval_1/runs.json", "evals/eval_1/items-evalrun_1.jsonl"),
         "stored_completions.jsonl",
     }
@@ -96,3 +98,12 @@ def test_after_evals_have_ended_the_rest_still_comes(service: tuple[Service, str
     assert "Evals: " in done.stderr
     assert "shut down" in done.stderr
     assert (tmp_path / "out/stored_completions.jsonl").exists()
+
+
+def test_without_a_key_it_says_so(tmp_path: Path) -> None:
+    without = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "out")]
+    done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("Write the key into OPENAI_API_KEY.")
+    assert "Traceback" not in done.stderr

@@ -385,3 +385,35 @@ def test_a_format_that_is_not_known(tmp_path: Path) -> None:
         bridges.read("openia:job.json", None)
     with pytest.raises(RftError, match=r"Add --files FOLDER with file-train\.jsonl"):
         imported(f"openai:{exported(tmp_path, job())}", None, tmp_path / "mine")
+
+
+def test_a_part_of_an_answer_is_no_target(tmp_path: Path) -> None:
+    """Played as an answer, it was refused by its own grader, and so were all exploits."""
+    for field, key in (("output_text", "reference_answer"), ("output_json.sku", None)):
+        grader = EXACT | {"input": f"{{{{sample.{field}}}}}"}
+        place = tmp_path / field
+        path = exported(place / "out", job(grader, response_format={"type": "json_object"}))
+        told = imported(f"openai:{path}", place / "out", place / "mine")
+        assert settings(place / "mine")["examples"].get("keys", {}).get("target") == key
+        assert any(line.startswith("examples.keys.target: reference_answer, which is given") for line in told) == (
+            key is not None
+        )
+
+
+def test_few_rows_are_cut_fairly_and_told_to_be_few(tmp_path: Path) -> None:
+    for count in (10, 20, 60, 100):
+        place = tmp_path / str(count)
+        told = imported(f"openai:{exported(place / 'out', job(), train=count)}", place / "out", place / "mine")
+        num = len((place / "mine/rows/test.jsonl").read_text().splitlines())
+        assert num >= max(2, count // 10)
+        assert (f"test: {num} rows settle no gain of a few percent: bring 24 or more" in told) == (num < 24)
+
+
+def test_what_a_grader_alone_leaves_out_is_to_be_filled(tmp_path: Path) -> None:
+    written([row(n, tools=[FIND]) for n in range(30)], tmp_path / "rows.jsonl")
+    (tmp_path / "g.json").write_text(json.dumps(EXACT))
+    told = imported(f"grader:{tmp_path / 'g.json'}", tmp_path / "rows.jsonl", tmp_path / "mine")
+    assert "To fill: tools: the rows offer find_item; give each an address in tools.endpoints" in told
+    path = exported(tmp_path / "out", job() | {"user_provided_suffix": "parts"})
+    told = imported(f"openai:{path}", tmp_path / "out", tmp_path / "other")
+    assert 'Not taken over: job.json: user_provided_suffix: "parts" models are named by their run here' in told

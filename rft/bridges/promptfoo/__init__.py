@@ -49,8 +49,8 @@ _UNUSED = {
 }
 _OTHER = "has no effect here"
 _THRESHOLDS = (
-    "the tests pass at different scores. One is declared for all, the highest, in pass_threshold; the score that is "
-    "trained is Promptfoo's"
+    "the tests pass at different scores. The highest of them marks here what has passed; the score that is trained is "
+    "Promptfoo's"
 )
 
 
