@@ -375,7 +375,8 @@ def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, c
     with pytest.raises(UserError) as refused:
         preflight.check(params)
     cli.main(["exploits", "--params", params_file(tmp_path, made)])
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("constant ")]
+    out = capsys.readouterr().out
+    [line] = [line for line in out.splitlines() if line.startswith("constant ")]
     mean = line.split()[-3]
     assert 0.05 < float(mean) < 0.4
     words = f"'constant' (most frequent) scores {mean}, above its limit 0.050"
@@ -384,7 +385,7 @@ def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, c
         True,
         ["0.050", "ACCEPTED"],
     )
-    for said in (doctor.remedy, str(refused.value)):
+    for said in (doctor.remedy, str(refused.value), out):
         assert (
             "means over 24 training examples; an exploit's limit is 5% of the range above the lowest score, 0" in said
         )
