@@ -64,7 +64,7 @@ from pydantic import BaseModel, Field
 from rft import config, reports, rows
 from rft.config import graders
 from rft.config.graders import Grader as Grader
-from rft.errors import ConfigError, RftError, UserError
+from rft.errors import ConfigError, InfrastructureError, RftError, UserError
 from rft.errors import ToolError as ToolError
 from rft.reports import Conversation as Conversation
 from rft.types import Example as Example
@@ -291,7 +291,7 @@ _PACKAGE = "recipe_"
 
 def _imported(folder: Path, stem: str) -> types.ModuleType:
     """Import one of the recipe's files. Raises UserError, with file and line, for what it raises
-    while it is imported."""
+    while it is imported; InfrastructureError where a server does not answer it."""
     try:
         return importlib.import_module(f"{_package(folder)}.{stem}")
     except RftError:
@@ -304,7 +304,8 @@ def _imported(folder: Path, stem: str) -> types.ModuleType:
         what = f"{type(error).__name__}: {error}"
         lacks = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(_PACKAGE)
         remedy = "Install what has it." if lacks else "Fix it there."
-        raise UserError(f"{where}: raised {what} when it was imported. {remedy}") from error
+        blame = InfrastructureError if isinstance(error, ConnectionError | TimeoutError) else UserError
+        raise blame(f"{where}: raised {what} when it was imported. {remedy}") from error
 
 
 def _is_theirs(file: str) -> bool:

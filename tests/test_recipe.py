@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rft import config, recipe
-from rft.errors import UserError
+from rft.errors import InfrastructureError, UserError
 from rft.grading import preflight
 from tests import tiny_recipe
 from tests.sick_agents import examine, settings
@@ -54,13 +54,14 @@ def test_tools_that_are_not_listed_are_a_fault_of_the_file(tmp_path: Path, tools
         ("from .nothing import such", "line 1: raised ModuleNotFoundError: No module named 'recipe_tiny.nothing'"),
         ("open('/nothing/such')", "line 1: raised FileNotFoundError: "),
         ("import json; json.loads('{')", "line 1: raised JSONDecodeError: "),
+        ("raise ConnectionRefusedError('the database')", "line 1: raised ConnectionRefusedError: the database"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_named_with_its_line(tmp_path: Path, line: str, why: str):
     """It was a traceback of 35 lines."""
     made = tiny_recipe.make(tmp_path)
     (made / "tools.py").write_text(f"{line}\n", encoding="utf-8")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(InfrastructureError if "Connection" in line else UserError) as caught:
         loaded(made)
     assert f"{made}/tools.py: {why}" in str(caught.value)
 

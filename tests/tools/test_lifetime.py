@@ -108,7 +108,7 @@ def test_a_server_that_does_not_start_shows_its_last_words(tiny: Recipe):
     (tiny.folder / "tools.py").write_text("raise RuntimeError('the index is missing')")
     with pytest.raises(
         InfrastructureError,
-        match=r"(?s)tool server of .*tiny did not start: exit code 1.*the index is missing.*Try it alone",
+        match=r"(?s)tool server of .*tiny did not start: exit code 2.*the index is missing.*Try it alone",
     ):
         running(tiny, OURS).__enter__()
     assert servers() == []
