@@ -120,7 +120,7 @@ def _worker(kind: str, before: bool = False) -> Iterator[Worker]:
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
     programs = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
-    time.sleep(0.3)
+    time.sleep(0.3)  # until they have started
     try:
         yield
     finally:

@@ -296,9 +296,9 @@ def _imported(folder: Path, stem: str) -> types.ModuleType:
         return importlib.import_module(f"{_package(folder)}.{stem}")
     except RftError:
         raise
-    except SyntaxError as error:
-        raise UserError(f"{error.filename}: line {error.lineno}: {error.msg}. Fix that line.") from None
     except Exception as error:
+        if isinstance(error, SyntaxError) and error.lineno:  # null bytes have none
+            raise UserError(f"{error.filename}: line {error.lineno}: {error.msg}. Fix that line.") from None
         theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
         where = f"{theirs[-1].filename}: line {theirs[-1].lineno}" if theirs else str(folder / f"{stem}.py")
         what = f"{type(error).__name__}: {error}"

@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import Any
 
 SPIN = "GOMP_SPINCOUNT", "1000"
-"""Turns of a waiting thread before it sleeps: about 10 µs. Quiet, it is as fast as spinning on."""
+"""Turns of a waiting thread before it sleeps. libgomp's own number is 300,000."""
 OF_A_MILLION = 4
-"""Threads for a model of a million parameters. Each doubling needs four times the parameters,
-because the rows that threads share grow with the width."""
-
-
+"""Threads for a model of a million parameters. Each doubling needs four times the parameters. The
+rule is reasoned, from the width of the products that threads share, and measured on two cores
+alone."""
 PRESSURE, MUCH_PRESSURE = Path("/proc/pressure/cpu"), 40.0
-"""Percent of the time. Our own threads alone, as many as processors, make a few."""
+"""Percent of the time. It was 90 beside two busy programs on two cores."""
 GIVEN = "OMP_NUM_THREADS"
 
 

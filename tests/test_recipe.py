@@ -78,3 +78,10 @@ def test_a_package_that_is_not_installed_is_named_with_the_line_that_imports_it(
         _ = loaded(made).tools
     assert str(caught.value).startswith(f"{made}/helper.py: line 2: raised ModuleNotFoundError: ")
     assert str(caught.value).endswith("Install what has it.")
+
+
+def test_a_file_that_is_no_text_is_told_at_the_line_that_imports_it(tmp_path: Path):
+    made = tiny_recipe.make(tmp_path)
+    (made / "tools.py").write_bytes(b"a = 1\0")
+    with pytest.raises(UserError, match=r"examples\.py: line \d+: raised .*null bytes when it was imported\."):
+        loaded(made)

@@ -62,7 +62,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 '''
 THEIR_TOOLS = '''\
-"""The tools of {file}, run from where they are, so that what lies beside them is found."""
+"""The user's tools, run from where they are, so that what lies beside them is found."""
 
 import sys
 
@@ -164,7 +164,9 @@ def _tools(name: str) -> str:
     """Write a tools.py that imports the user's."""
     try:
         compile(_text(name, "--tools"), name, "exec")
-    except SyntaxError as error:
+    except (SyntaxError, ValueError) as error:
+        if not isinstance(error, SyntaxError) or error.lineno is None:  # null bytes, by version
+            raise UserError(f"--tools {name}: is no Python: {error}. Name a file of Python.") from None
         raise UserError(f"--tools {name}: line {error.lineno}: {error.msg}. Fix that line.") from None
     file = Path(name).absolute()
     found = hashlib.sha256()
@@ -264,7 +266,7 @@ def _show_worst(console: Console, played: Sequence[LogRow], most: int) -> None:
 
 
 def _cut(report: reports.BaselineReport, params: config.Params) -> Iterator[str]:
-    """Say so when many answers had no room: what was graded is then half of them."""
+    """Say so when many answers had no room: each was graded as far as it got."""
     at_work = report.sampled
     cut, played = at_work.stop_reasons.get("max_tokens", 0), sum(at_work.stop_reasons.values())
     if cut > _MANY_CUT * played:

@@ -117,6 +117,7 @@ CHAT = [
         ),
         (["--rows", "rows.jsonl", "--grader", "broken.json"], "broken.json: line 2: not JSON"),
         ([*MINE, "--tools", "broken.py"], "--tools broken.py: line 1: '(' was never closed. Fix that line."),
+        ([*MINE, "--tools", "binary.py"], "--tools binary.py: is no Python: "),
         (
             [*MINE, *CHAT, "--set", "tools.endpoints=[{name: capital, server_url: 'http://127.0.0.1:9'}]"],
             "capital has no parameters, and no row brings its schema",
@@ -139,6 +140,7 @@ def test_what_cannot_be_measured(
     (place / "other.json").write_text(json.dumps(GRADER).replace("item.answer", "item.anser"))
     (place / "broken.json").write_text('{"type":\n')
     (place / "broken.py").write_text("def capital(\n")
+    (place / "binary.py").write_bytes(b"a = 1\0")
     (place / "twice").write_text(2 * '{"id": "a", "messages": [{"role": "user", "content": "q"}]}\n')
     monkeypatch.chdir(place)
     assert cli.main(["baseline", *options]) == 2
