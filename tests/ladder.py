@@ -27,7 +27,7 @@ SECTIONS: dict[str, Any] = {
     "policy": {
         "seed": 1,
         "architecture": ARCHITECTURE.model_dump(),
-        "warm_start": {"demonstrations": 512, "steps": 150, "batch": 16, "lr": 5e-3, "checkpoint_every": 40},
+        "warm_start": {"demonstrations": 512, "steps": 80, "batch": 16, "lr": 2e-3, "checkpoint_every": 40},
     },
     "baseline": {"examples": 8, "k": 3, "not_worth_above": 1.0, "not_yet_below": 0.0},
     "prompt": {"rounds": 2, "first_examples": 2, "k": 1, "confirm_k": 1},

@@ -60,7 +60,7 @@ def run(params: config.Params) -> None:
             "params.yaml: train.when_not_ready = warm_start cannot be honored: policy.server samples from the model "
             "that it was started with. Sample in this process: policy.server: null."
         )
-    with distributed.launch(params.train) as team:
+    with distributed.launch(params.train, device.type) as team:
         progress.once("train", params, partial(_lead, params, device, team, warm_starts))
 
 

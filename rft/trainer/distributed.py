@@ -208,8 +208,10 @@ class _Follower:
         self._output.close()
 
 
-def launch(section: config.Train) -> Processes:
-    """Return the leader's team. A process that a launcher made a follower follows and exits."""
+def launch(section: config.Train, device: str = "cpu") -> Processes:
+    """Return the leader's team. A process that a launcher made a follower follows and exits. Raises
+    ConfigError for another number of processes than the launcher's, and on `device` cuda for more
+    of them than GPUs."""
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     if started and (size := int(os.environ["WORLD_SIZE"])) != section.processes:
         raise ConfigError(
@@ -217,6 +219,12 @@ def launch(section: config.Train) -> Processes:
         )
     if section.processes == 1:
         return Processes()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", section.processes))
+    if device == "cuda" and here > (num := torch.cuda.device_count()):
+        raise ConfigError(
+            f"params.yaml: 'train.processes' = {section.processes}: each learns on a GPU of its own, and PyTorch sees "
+            f"{num} here, for {here} of them. Lower it, or set policy.device: cpu."
+        )
     if not started:
         return _start(section.processes)
     _join()

@@ -131,6 +131,12 @@ def test_a_launcher_that_started_another_number_is_told(monkeypatch: pytest.Monk
         distributed.launch(config.Train(processes=2))
 
 
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"'train.processes' = 2: each learns on a GPU .* PyTorch sees 1 here"):
+        distributed.launch(config.Train(processes=2), "cuda")
+
+
 @pytest.mark.slow
 @pytest.mark.story
 def test_every_process_of_a_launcher_runs_the_same_command():
