@@ -102,7 +102,7 @@ def written(imported: Imported, folder: Path, inside: str, name: str, declared: 
     """
     for line in (line for lines in imported.rows.values() for line in lines):
         rows.read(line, Keys(), "Fix the row, or leave it out.")
-    found, said = splits.cut(imported.rows)
+    found, said = splits.cut(imported.rows, imported.alike)
     splits.overlap(found)
     grader, to_fill = _graded(imported, found, declared)
     every = [line for split in SPLITS for line in found[split]]

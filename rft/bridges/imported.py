@@ -47,3 +47,6 @@ class Imported:
     """The key of a row that holds its target, as a dotted path; None: none is known."""
     traffic: tuple[str, ...] = ()
     """Logged conversations for `rft ingest`, one JSON object a line."""
+    alike: str | None = None
+    """The key in which rows of one test are equal, where it is asked in several ways: they stay in
+    one split."""

@@ -1,14 +1,15 @@
 """Cuts splits that are missing from the training rows.
 
 Rows belong together where they ask the same, so the hash is of the messages alone: two rows with
-one input are never apart, and a row stays in its split when others come or go.
+one input are never apart, and a row stays in its split when others come or go. A format may name a
+key in which rows are one test too, asked in other words (Promptfoo's prompts x tests).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from rft.errors import UserError
@@ -22,21 +23,22 @@ LEAST = 2
 """Of one example nothing can be said."""
 
 
-def cut(rows: dict[Split, list[Line]]) -> tuple[dict[Split, list[Line]], list[str]]:
-    """Return all three splits, and in words what was cut. Raises UserError where too few different
-    inputs are left."""
+def cut(rows: dict[Split, list[Line]], alike: str | None = None) -> tuple[dict[Split, list[Line]], list[str]]:
+    """Return all three splits, and in words what was cut. `alike`: the key of a row in which rows
+    of one test are equal. Raises UserError where too few different inputs are left."""
     train, said = rows["train"], list[str]()
+    asked = _asked(train, alike)
     found: dict[Split, list[Line]] = dict(rows)
     missing: list[Split] = [name for name in SHARES if not rows.get(name)]
     for name in missing:
-        taken = _chosen(train, SHARES[name], name)
-        found[name] = [line for line in train if _input(line) in taken]
-        train = [line for line in train if _input(line) not in taken]
+        taken = _chosen({asked[line] for line in train}, SHARES[name], name)
+        found[name] = [line for line in train if asked[line] in taken]
+        train = [line for line in train if asked[line] not in taken]
     found["train"] = train
     if missing and not train:
         raise UserError(
             f"{rows['train'][0].where.partition(':')[0]}: {len(rows['train'])} rows with "
-            f"{len({_input(line) for line in rows['train']})} different inputs are too few to cut "
+            f"{len(set(asked.values()))} different inputs are too few to cut "
             f"{' and '.join(missing)} from. Add rows."
         )
     for name in missing:
@@ -61,10 +63,26 @@ def overlap(rows: dict[Split, list[Line]]) -> None:
                 )
 
 
-def _chosen(lines: Sequence[Line], percent: int, salt: str) -> set[str]:
+def _asked(lines: Sequence[Line], alike: str | None) -> dict[Line, str]:
+    """Return what each row asks: its messages, or the first of all messages that ask it."""
+    first: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while first.setdefault(name, name) != name:
+            first[name] = name = first[first[name]]
+        return name
+
+    for line in lines if alike else ():
+        test = f"test {json.dumps(json.loads(line.text).get(alike), sort_keys=True)}"  # sorts behind messages
+        one, other = sorted((root(_input(line)), root(test)))
+        first[other] = one
+    return {line: root(_input(line)) for line in lines}
+
+
+def _chosen(inputs: Set[str], percent: int, salt: str) -> set[str]:
     """Choose inputs by their hash; those with the smallest where fewer than half of the share fall
     below it, which few inputs may."""
-    places = {key: int(hashlib.sha256(f"{salt} {key}".encode()).hexdigest()[:8], 16) for key in map(_input, lines)}
+    places = {key: int(hashlib.sha256(f"{salt} {key}".encode()).hexdigest()[:8], 16) for key in inputs}
     below = {key for key, place in places.items() if place < percent * (1 << 32) // 100}
     least = max(LEAST, len(places) * percent // 200)
     return below if len(below) >= least else set(sorted(places, key=lambda key: places[key])[:least])

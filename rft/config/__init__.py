@@ -26,7 +26,7 @@ from pydantic import BaseModel, model_validator
 from rft.config import reading
 from rft.config.notify import Mail, Notify, Webhook
 from rft.config.openlineage import OpenLineage
-from rft.config.reading import read_yaml, secret, unique, yaml_value
+from rft.config.reading import named, read_yaml, refuse_unset, secret, unique, yaml_value
 from rft.config.run import Retention, Run
 from rft.config.section import Section
 from rft.config.shared import (
@@ -178,5 +178,6 @@ __all__ = [
     "Endpoint", "Examples", "Gate", "Keys", "Kl", "Lifecycle", "Lora", "Mail", "McpServer", "Notify", "OpenLineage",
     "Overlong", "Params", "Policy", "PolicyServer", "Ppo", "Prices", "Prompt", "Recipe", "Retention", "Rollout",
     "RolloutState", "Run", "Section", "Serve", "Stop", "Supervised", "Tools", "Traffic", "Train", "Traits",
-    "WarmStart", "Webhook", "load", "of_then", "parse", "read_sections", "read_yaml", "secret", "unique", "yaml_value",
+    "WarmStart", "Webhook", "load", "named", "of_then", "parse", "read_sections", "read_yaml", "refuse_unset", "secret",
+    "unique", "yaml_value",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ every run, so it names secrets (`env:NAME`) and never holds one.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -202,6 +203,26 @@ def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
                 models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
                 model = models[-1] if models else model
     return model
+
+
+def named(params: BaseModel, recipe: Path) -> list[str]:
+    """Return the environment variables that params.yaml and the recipe's grader.json name by
+    `env:`."""
+    try:
+        grader = json.loads((recipe / "grader.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        grader = None  # the recipe's check says what is wrong with it
+    return sorted({*secrets.variables(params.model_dump(by_alias=True)), *secrets.variables(grader)})
+
+
+def refuse_unset(params: BaseModel, recipe: Path) -> None:
+    """Raises ConfigError naming every variable that is not set, before a stage comes to one of
+    them."""
+    if unset := [name for name in named(params, recipe) if name not in os.environ]:
+        raise ConfigError(
+            f"params.yaml and grader.json name secrets that are not in the environment: {', '.join(unset)}. Export "
+            f"{'it' if len(unset) == 1 else 'them'} and try again."
+        )
 
 
 def secret(value: str) -> str:

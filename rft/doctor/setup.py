@@ -3,13 +3,12 @@ read once and only when a check asks."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, recipe, reports, secrets, shelves
+from rft import commands, config, recipe, reports, shelves
 from rft.chat.renderer import Chat
 from rft.doctor.finding import Skip
 from rft.models import source
@@ -61,10 +60,7 @@ class Setup:
     # -- secrets -----------------------------------------------------------------------------------
     def variables(self) -> list[str]:
         """The environment variables that params.yaml and grader.json name by `env:`."""
-        said: list[Any] = [self.params.model_dump(by_alias=True)]
-        if (grader := Path(self.params.recipe.path) / "grader.json").exists():
-            said.append(_json_or_none(grader))
-        return sorted({*secrets.variables(said)})
+        return config.named(self.params, Path(self.params.recipe.path))
 
     # -- the model ---------------------------------------------------------------------------------
     @property
@@ -136,10 +132,3 @@ class Setup:
         is_given = self.params.policy.model and not pointer.exists()
         found = self._given(weights=True) if is_given else self.model_source
         return weights.load(found, self.params.policy, device)[0], self.chat()
-
-
-def _json_or_none(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None  # the recipe's check says what is wrong with it

@@ -156,9 +156,10 @@ def plan(
 ) -> Plan:
     """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
     UserError for a window that cannot be had and for edits that cannot or must not travel,
-    ConfigError for a margin that the test set cannot meet."""
+    ConfigError for a margin that the test set cannot meet and secrets that are not set."""
     margins.check(params, clone.root)
     refuse_missing_recipe(clone, params)
+    config.refuse_unset(params, clone.root / params.recipe.path)
     served.refuse_other_base(params)
     base = source.resolve(params.policy, clone.root, clone.state, say)
     params, inputs = with_inputs(clone, params, window, say)

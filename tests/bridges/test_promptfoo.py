@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rft import bridges, config, recipe
+from rft.bridges import splits
 from rft.config import graders
 from rft.errors import ConfigError, UserError
 from rft.grading import python_inside
@@ -142,6 +143,24 @@ def test_prompts_are_slices(tmp_path: Path):
     text = CAPITAL.replace("prompts: [", 'prompts: [{label: short, raw: "{{country}}?"}, ')
     found = [row["metadata"]["slice"] for row in rows(imported(tmp_path, text))]
     assert found == ["short", "prompt 2"] * 5
+
+
+def test_a_test_stays_in_one_split_under_every_prompt(tmp_path: Path):
+    countries = json.dumps([f"country {n}" for n in range(40)])
+    text = f"""\
+prompts: ["Name the capital of {{{{country}}}}.", "Capital of {{{{country}}}}?", "What do you know?"]
+tests:
+  - vars: {{country: {countries}}}
+    assert: [{{type: contains, value: Paris}}]
+"""
+    found = imported(tmp_path, text.replace(', "What do you know?"', ""))
+    split, _ = splits.cut(found.rows, found.alike)
+    asked = {name: {json.loads(line.text)["vars"]["country"] for line in lines} for name, lines in split.items()}
+    assert sum(map(len, asked.values())) == 40
+    assert all(len(split[name]) == 2 * len(asked[name]) > 0 for name in split)
+    same = imported(tmp_path, text)  # the third prompt is one question for all of them
+    with pytest.raises(UserError, match="120 rows with 1 different inputs"):
+        splits.cut(same.rows, same.alike)
 
 
 def test_what_has_no_counterpart_is_said_with_its_line(tmp_path: Path):

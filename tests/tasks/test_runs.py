@@ -14,7 +14,7 @@ import scripted_windows
 import yaml
 
 from rft import config, shelves
-from rft.errors import UserError
+from rft.errors import ConfigError, UserError
 from rft.snapshots import reading
 from tasks.promotion import champions
 from tasks.runs import clone, records
@@ -123,6 +123,12 @@ def test_a_declared_secret_is_not_recorded(scripted: ladder_clone.Scripted, monk
     (scripted.root / "notes.txt").unlink()
     with runs.start(scripted.clone, plan(scripted)) as run:
         assert "hunter2" not in (run.tree / "params.yaml").read_text()
+
+
+def test_every_secret_that_is_not_set_is_named_before_a_run(scripted: ladder_clone.Scripted) -> None:
+    scripted.set_params(tools={"headers": {"Authorization": "env:TOOL_KEY", "X-Key": "env:OTHER_KEY"}})
+    with pytest.raises(ConfigError, match=r"not in the environment: OTHER_KEY, TOOL_KEY\. Export them"):
+        plan(scripted)
 
 
 def test_a_run_that_fails_is_recorded_too(scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]) -> None:

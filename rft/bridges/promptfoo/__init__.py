@@ -76,6 +76,7 @@ def read(path: Path, files: Path | None) -> Imported:
     return Imported(
         origin=f"Promptfoo config {config.get('description') or path.name}",
         rows={"train": rows},
+        alike="vars",
         grader=made,
         notes=tuple(dict.fromkeys(_inside(base, note) for note in [*notes, *said])),
         to_fill=to_fill(asked[0]),
