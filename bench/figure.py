@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import bench
+from bench import stale
 from bench.measure import Figure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +43,8 @@ def main(argv: list[str]) -> int:
     known = figures()
     if not argv:
         for name, function in sorted(known.items()):
-            print(f"{name:32}{(function.__doc__ or '').strip().splitlines()[0]}")
+            said = stale.mark(ROOT, name, function.__module__)
+            print(f"{name:32}{(function.__doc__ or '').strip().splitlines()[0]}{f' [{said}]' if said else ''}")
         return 0
     name, *args = argv
     if name not in known:

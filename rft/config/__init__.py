@@ -10,6 +10,7 @@ own section and the shared ones.
     notify, openlineage                    those of section run that say where messages go
     response_format                        the form of the final answer
     graders, scaled, judges, source        grader.json: a grader as data, of seven types
+    abstention                             what an answer pays that says "I don't know"
     templates, formula                     the small languages in it
     reading                                from YAML to sections, and what is refused
     reference, grader_keys                 docs/params.md and a part of docs/graders.md, made from

@@ -20,10 +20,12 @@ in a fixed order, and says of each what it saw and what to do:
                         microbatch's passes need is in rft/trainer/activations.py
     learning.py         one optimizer step, in memory: weights change, the base does not, sampler
                         and trainer agree
+    rate.py             a learning rate that will collapse the policy, or teach it nothing
     hours.py            roughly how long each stage will take, at the speed of that step
 
-`rft bench` measures that speed more closely (speed.py), beside what the machine can do at most
-(machine.py).
+They share what they look at, each thing read once (setup.py), and the form of what they find
+(finding.py). `rft bench` measures that speed more closely (speed.py), beside what the machine can
+do at most (machine.py).
 
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
 deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it

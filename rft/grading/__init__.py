@@ -5,10 +5,15 @@
     string_check, text_similarity, score_model, label_model, multi
                the graders as data, one type each
     seen       what they look at, and what a place that is not there means
-    judge      asks another model; neutralize makes harmless what the policy wrote
+    python_grader, python_inside
+               a grader that is source: outside the sandbox and inside it
+    abstaining an answer that says "I don't know", graded before its grader sees it
+    judge      asks another model
+    neutralize makes harmless what the policy wrote, before a judge reads it
     code_under_test
                is code right that a model wrote? In a sandbox, by what it answers or by hidden tests
     within     is a score in the declared range?
+    best_of    the grade of the best of several candidates
     wire       a grade in the words of the published contract
     budget     outcome times budget: what a solved task costs
     alarm      notices when failures depend on what the policy does

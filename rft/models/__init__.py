@@ -9,4 +9,5 @@ weights     load a base model, with or without LoRA; save and hash what was lear
 unmerged    an adapter beside the weights, where merging would round it away
 effect      how much of what was learned is in the weights that are used
 embedded    the small policy that is built from a config and needs no download
+heap        what becomes of memory that is freed: kept for the next buffers, or given back
 """

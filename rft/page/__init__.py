@@ -26,6 +26,11 @@ ids of test examples are shown, and no text.
 
 The page of an audit (audit.py) and that of `rft drift` (drift.py) have the same style and the same
 promises.
+
+    lineage, sections            an audit as its page reads it, and a section for each of its nodes
+    graph, lanes, folding        its picture: drawn, where the boxes lie, and which are left out
+    drift_looks, drift_pictures  drift over time and on its scale
+    drift_style                  the style sheet that it adds
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ auditors.
     environment                             the packages that a run worked with, written by the flow
     audit                                   what an audit found
     wording                                 the gate's checks as sentences
+    plain                                   the same for the person who must sign
     drift_words                             a drift report in words
 
-Callers import all but the last two from here. Every stage depends on what is imported here, and a
+Callers import all but the last three from here. Every stage depends on what is imported here, and a
 changed sentence must not repeat a training.
 """
 

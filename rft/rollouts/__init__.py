@@ -14,6 +14,7 @@ store         finished rollouts survive any kill
 transcript    a rollout as text
 replay        grade recorded rollouts again
 evaluate      the numbers of a set of rollouts
+serving       of several rollouts the one that is served, before anybody knows a grade
 suspicion     are a baseline's numbers about the agent, or about its wiring?
 play          talk to an agent
 determinism   when equal inputs give equal bytes, and what is refused then

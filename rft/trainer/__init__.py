@@ -8,16 +8,19 @@
     imitation     the batches of supervised training in stage `train`
     prefetch      sampling while the learner learns, with a bounded lag
     packing       a rollout as the learner sees it, and how samples share a row
+    branches      attention in rows that are trees
     logprobs      log-probabilities of completion tokens
     forward       hidden states with less work, for the embedded policy's architecture
     critic        the value of a state, for PPO
     activations   what a microbatch's passes need in memory
     learner       one optimizer step
     schedule      its learning rate
+    rates         the default of that rate, and how far from it one may be
     distributed   the same step on several processes
     sharding      FSDP2: weights in parts
     checkpoint    everything that a run will still read, whole or not at all
     metrics       a run in numbers, and the signs that it should end
+    collapse      notices that training destroys its policy
     journal       where they are written down
 
 Advantages and losses are in rft/algorithms, the stage's files in rft/stages/train.py.

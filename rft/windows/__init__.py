@@ -2,6 +2,7 @@
 
 conversations   parse logs of several formats into conversations
 features        name what of a conversation is counted, and in which bins
+owners          say whom a row belongs to: a group of users, and a day
 bins, labels    count numbers and values, the same for any split of the rows
 arguments       check the arguments of tool calls against the tools' schemas
 words, sample   choose what is read as text, and split it into words
@@ -10,10 +11,20 @@ parts           read the parts, as tasks for processes or Spark
 engines, spark  apply a function here, in processes, or on Spark
 encoder         turn sentences into vectors
 profile         describe a window by the distributions of its features
+references      find the profiles that a window is compared with
 comparison      compare two profiles, and decide which features drifted
-apart           measure how far apart the two sides of a feature are: effects, text, embedding
+apart           measure how far apart the two sides of a feature are, by one of the next three
+effects         two histograms
+text            conversations, by how well a classifier tells them apart
+discrepancy     embeddings: the maximum mean discrepancy
 noise           draw how far chance alone puts two windows apart, by group of users
 shown           say what moved, in words and bars
+carriers        find the conversations that carry a drift
 contracts       state what every window must fulfill, as Great Expectations checks
-objects         count conversations in memory, until all stages read snapshots
+expectations    add what Great Expectations cannot count
+validation      validate tables piece by piece
+leakage         find inputs of a later split that nearly repeat an earlier one's
+feedback        choose the graded conversations that become training examples
+imitated        choose the dialogues that training may imitate
+invented        write invented traffic
 """

@@ -1,5 +1,8 @@
 """Who is champion, and who decided it.
 
+registration     a look at the test set, registered before the set is opened
+counting         which look it is, and what it may spend of alpha
+retiring         test sets that no later look can use
 content          what a request is about, by hash, compared with the bytes
 agents           any champion, or what a run's gate judged, laid out in a folder
 smoke            a few examples that an agent plays right before its promotion

@@ -4,13 +4,14 @@ of processes."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import demo, figure, watch
+from bench import demo, figure, stale, watch
 from bench.measure import Figure, Part, failed, unmeasured
 
 
@@ -74,6 +75,30 @@ def test_without_a_name_the_figures_are_listed(capsys: pytest.CaptureFixture[str
         line.split()[0] for line in lines
     }
     assert all(len(line.split()) > 3 for line in lines), "each figure says what it measures"
+
+
+def test_a_record_that_is_older_than_its_code_is_marked(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    code, other, record = (tmp_path / name for name in ("rft/gate/levels.py", "flows/x.py", "bench/results/a.json"))
+    for path in (code, other, record):
+        path.parent.mkdir(parents=True)
+        path.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "1")
+    assert stale.mark(tmp_path, "b", "bench.gate_null") == "no record"
+    record.write_text(json.dumps({"commit": git("rev-parse", "--short", "HEAD").strip()}))
+    other.write_text("2")
+    assert stale.mark(tmp_path, "a", "bench.gate_null") == ""
+    code.write_text("2")
+    assert re.fullmatch(r"older than 1 of its \d\d files", stale.mark(tmp_path, "a", "bench.gate_null"))
+    record.write_text(json.dumps({"commit": "0123456789ab+edits"}))
+    assert "0123456789ab, which is not in this clone" in stale.mark(tmp_path, "a", "bench.gate_null")
 
 
 def test_an_unknown_name_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ with its runs and their output items, in a file or a folder.
     testing_criteria       grader.json: one as it is, several as their mean (criteria.py)
     output items, and the  rows: the messages by input_messages of the run, the item's own keys
     sources of runs        beside them (items.py). Splits are cut
-    samples, stored        traffic for `rft ingest` (samples.py)
-    completions
+    samples of runs, and
+    stored completions     traffic for `rft ingest` (samples.py)
     sampling_params        response_format and max_completion_tokens -> rollout; functions -> rows
     results                stay behind. Rows are graded anew here, and a result without a score, or
                            of a model that did not answer, was never one

@@ -4,6 +4,7 @@
     assert                 in the rows, ready to be played (assertions.py, regex.py, schemas.py) by
                            one python grader, whose source is grader.py
     llm-rubric and kin     a score_model or label_model beside it, in a multi with their weights
+                           (judges.py)
     providers and so on    notes: the policy answers here
 
 The score is Promptfoo's own, compared on recorded results of version 0.123.1: what would have
