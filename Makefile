@@ -22,13 +22,22 @@ RFT_TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 DEMO ?=
 BIN := .venv/bin
+TESTS = $(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # The environment is up to date if it was made from these files and this torch, whatever their dates.
-READY := .venv/ready-$(shell { cat pyproject.toml constraints.txt; echo "$(RFT_TORCH)"; pwd; } | cksum | cut -d ' ' -f 1)
+READY := .venv/ready-$(shell { cat pyproject.toml constraints.txt lock-*.txt; echo "$(RFT_TORCH)"; pwd; } | cksum | cut -d ' ' -f 1)
 
-# pip's whole output goes to a log; `progress` shows that it is alive.
+# pip's whole output goes to a log; `progress` shows that it is alive. It compiles nothing: a minute for files of which most are
+# never imported, and Python compiles those that are.
 define SETUP
-pip_install() { $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off -c constraints.txt "$$@" 2>&1 | tee -a .venv/setup.log; }
+pip_install() { $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$$@" 2>&1 | tee -a .venv/setup.log; }
+resolved() { pip_install -c constraints.txt "$$@"; }
+# The lock for this Python and platform; nothing where there is none, or none for this PyTorch (tasks/pins.py).
+lock() {
+	local name
+	name=$$($(BIN)/python -c 'import platform as p, sys, sysconfig; v = sys.version_info; print(f"lock-cp{v[0]}{v[1]}-{sysconfig.get_platform()}.txt" if p.libc_ver()[0] == "glibc" else "none")')
+	if [[ -f $$name && "$(RFT_TORCH)" == $$(sed -n 's/^# torch/torch/p' "$$name")* ]]; then echo "$$name"; fi
+}
 progress() {
 	local n=0 word name rest
 	while read -r word name rest; do
@@ -45,16 +54,17 @@ failed() {
 }
 endef
 
-.PHONY: help setup demo model test stories check figures figure record dvc docs clean
+.PHONY: help setup demo model test test-rest check figures figure record lock dvc docs clean
 
 help:
 	@echo "make setup    the virtual environment .venv with every package, a few minutes"
 	echo "make demo     the whole ladder on the ICD-10 recipe; run again, it skips what has not changed"
 	echo "make model    a small pretrained model, SmolLM2-135M-Instruct, into .rft/models"
-	echo "make test     linters, types, tests; ARGS='-k gate' chooses tests"
-	echo "make stories  the tests that take half a minute or more each: whole sessions at the command line"
+	echo "make test     linters, types, and every test that takes about a second; ARGS='-k gate' chooses tests"
+	echo "make test-rest  all other tests, whole sessions at the command line among them"
 	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
 	echo "make record   record the goldens again (then read the diff: CONTRIBUTING.md)"
+	echo "make lock     write the lock of make setup, after constraints.txt changed"
 	echo "make dvc      write dvc.yaml from the stages' imports"
 	echo "make docs     write docs/params.md from the docstrings of rft/config"
 	echo "make clean    remove .venv and caches; runs, data and the ledger stay"
@@ -72,10 +82,19 @@ $(READY):
 	fi
 	rm -f .venv/ready-*
 	: > .venv/setup.log
+	lock=$$(lock)
+	torch=(resolved "$(RFT_TORCH)")
+	if [[ -n $$lock && "$(RFT_TORCH)" == *+cpu ]]; then torch=(pip_install --no-deps "$(RFT_TORCH)"); fi # other builds bring packages of their own
 	echo "[setup] 2/3 $(RFT_TORCH)"
-	pip_install "$(RFT_TORCH)" >/dev/null || pip_install --extra-index-url "$(RFT_TORCH_INDEX)" "$(RFT_TORCH)" >/dev/null || failed "$(RFT_TORCH) could not be installed."
-	echo "[setup] 3/3 all other packages, a few minutes"
-	pip_install --editable '.[test]' | progress || failed "the packages could not be installed."
+	"$${torch[@]}" >/dev/null || "$${torch[@]}" --extra-index-url "$(RFT_TORCH_INDEX)" >/dev/null || failed "$(RFT_TORCH) could not be installed."
+	if [[ -n $$lock ]]; then
+		echo "[setup] 3/3 all other packages, by $$lock"
+		pip_install --no-deps --require-hashes -r "$$lock" | progress || failed "the packages could not be installed."
+		pip_install --no-deps --no-build-isolation --editable . >/dev/null || failed "agent-rft could not be installed."
+	else
+		echo "[setup] 3/3 all other packages, a few minutes: there is no lock for $$version, this platform and $(RFT_TORCH), so pip's resolver is asked"
+		resolved --editable '.[test]' | progress || failed "the packages could not be installed."
+	fi
 	echo "$(RFT_TORCH)" > .venv/torch.txt
 	touch $@
 	echo "[setup] done"
@@ -84,10 +103,10 @@ demo: setup
 	@$(BIN)/rft demo $(DEMO)
 
 test: check
-	@$(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'not gpu and not story' $(ARGS)
+	@$(TESTS) -m 'not gpu and not slow and not story' $(ARGS)
 
-stories: setup
-	@$(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder -m story $(ARGS)
+test-rest: setup
+	@$(TESTS) -m 'not gpu and (slow or story)' $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check
@@ -107,6 +126,9 @@ figure: setup
 record: setup
 	@RECORD=1 $(BIN)/python -m pytest -q $(ARGS)
 	git diff --stat -- tests/golden
+
+lock: setup
+	@$(BIN)/python -m tasks.pins --write
 
 dvc: setup
 	@$(BIN)/python -m tasks.dependencies --write

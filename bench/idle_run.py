@@ -119,7 +119,7 @@ def idle_run(args: list[str]) -> Figure:
         stack.enter_context(redirect_stdout(sys.stderr))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rft-idle-")))
         (scratch / "nothing.py").write_text(EMPTY)
-        place = _scripted(scratch) if small else Place(_real(), PLACE / "idle", scratch)
+        place = scripted(scratch) if small else Place(_real(), PLACE / "idle", scratch)
         try:
             served, by_hand = _measure(place, SMALL if small else TURNS)
         except RuntimeError as broke:
@@ -268,7 +268,7 @@ def _timed(place: Place, arguments: list[str]) -> float:
 
 
 # -- the clone -------------------------------------------------------------------------------------
-def _scripted(scratch: Path) -> Place:
+def scripted(scratch: Path) -> Place:
     """The tests' clone, whose stages copy what was made beforehand."""
     from bench import promoting
 

@@ -1,32 +1,83 @@
-"""The figure of the second command: how long `make test` takes, linters and types included, in this
-working tree."""
+"""The figures of the tests: how long does somebody wait for `make test`, and how long does a change
+wait for all that it must pass?
+
+Both are of this working tree, set up before. Where the time goes is kept with the result: the ten
+slowest files, as seconds of their tests.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
+import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
-from bench.measure import Figure, Part, failed
+from bench.measure import Figure, Part
 
 ROOT = Path(__file__).resolve().parents[1]
-LOG = ROOT / ".rft" / "bench" / "test.log"
+PLACE = ROOT / ".rft" / "bench" / "tests"
+TEST_S, CI_S = 300, 900
+DISTURBED = {"RFT_TEST_DISTURB": "1"}
+"""As .ci/run sets it."""
 
 
 def test_time(args: list[str]) -> Figure:
-    """Seconds of `make test`, set up before."""
-    LOG.parent.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    with LOG.open("wb") as log:  # and nobody watches its processes: that took a quarter of a core
+    """Seconds of `make test`, set up before (at most 300)."""
+    found, slowest = _tests("test", args, {})
+    return Figure(
+        (Part("make test", found.value, "s", TEST_S, n=found.n, reason=found.reason, failed=found.failed),), slowest
+    )
+
+
+def ci_time(args: list[str]) -> Figure:
+    """Seconds of what .ci/run runs after set-up: `make test`, `make test-rest` and the small demo
+    (at most 900)."""
+    quick, one = _tests("test", args, DISTURBED)
+    rest, other = _tests("test-rest", args, DISTURBED)
+    demo = _timed("demo", ["DEMO=--small"], {})
+    parts = (quick, rest, demo)
+    values = [part.value for part in parts]
+    whole = None if None in values else sum(value for value in values if value is not None)
+    reasons = "; ".join(part.reason for part in parts if part.reason)
+    headline = Part(
+        "make test, make test-rest and the small demo", whole, "s", CI_S, reason=reasons, failed=bool(reasons)
+    )
+    return Figure((headline, *parts), {"make test": one, "make test-rest": other})
+
+
+def _tests(target: str, args: list[str], environment: dict[str, str]) -> tuple[Part, dict[str, float]]:
+    """Run one of the two commands. Return its time, and the seconds of its ten slowest files."""
+    told = PLACE / f"{target}.xml"
+    told.unlink(missing_ok=True)
+    part = _timed(target, [f"ARGS=-o junit_family=xunit1 --junitxml={told} {' '.join(args)}"], environment)
+    spent: Counter[str] = Counter()
+    for case in ET.parse(told).iter("testcase") if told.exists() else ():
+        spent[case.get("file", "")] += float(case.get("time", 0))
+    return part, {file: round(seconds, 1) for file, seconds in spent.most_common(10)}
+
+
+def _timed(target: str, arguments: list[str], environment: dict[str, str]) -> Part:
+    PLACE.mkdir(parents=True, exist_ok=True)
+    log, start = PLACE / f"{target}.log", time.monotonic()
+    with log.open("wb") as out:  # and nobody watches its processes: that took a quarter of a core
         done = subprocess.run(
-            ["make", "-s", "test", f"ARGS={' '.join(args)}"], cwd=ROOT, stdout=log, stderr=log, check=False
+            ["make", "-s", target, *arguments],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdout=out,
+            stderr=out,
+            check=False,
         )
     wall_s = time.monotonic() - start
     if done.returncode:
-        return failed("make test", f"make test failed: see {LOG.relative_to(ROOT)}")
-    passed = re.findall(r"(\d+) passed", LOG.read_text(encoding="utf-8", errors="replace"))
-    return Figure((Part("make test", wall_s, "s", at_most=600, n=int(passed[-1])),))
+        return Part(
+            f"make {target}", None, n=0, failed=True, reason=f"make {target} failed: see {log.relative_to(ROOT)}"
+        )
+    passed = re.findall(r"(\d+) passed", log.read_text(encoding="utf-8", errors="replace"))
+    return Part(f"make {target}", wall_s, "s", n=int(passed[-1]) if passed else 1)
 
 
-FIGURES = {"test_time": test_time}
+FIGURES = {"test_time": test_time, "ci_time": ci_time}

@@ -15,4 +15,5 @@ export         an agent in a folder of its own
 audit          what a version rests on, and what rests on a conversation
 backup         a folder with all that a clone knows, and a clone made from it
 dependencies   writes dvc.yaml
+pins           writes the lock by which `make setup` installs
 """

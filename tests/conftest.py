@@ -97,20 +97,30 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ladder_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny recipe that `ladder` climbs with: its policy surely learns it."""
-    from tests import tiny_recipe
+def _climbed() -> Path:
+    from tests import kept
+    from tests.ladder import climb
+    from tests.tiny_recipe import make, teachable
 
-    return tiny_recipe.teachable(tiny_recipe.make(tmp_path_factory.mktemp("recipe")))
+    def both(folder: Path) -> None:
+        (folder / "shelves").mkdir()
+        climb(folder / "shelves", teachable(make(folder / "recipe")))
+
+    code = [*(ROOT / "rft").rglob("*.py"), *(ROOT / "tests").glob("*.py"), ROOT / "constraints.txt"]
+    return kept.folder("ladder", both, code)
 
 
 @pytest.fixture(scope="session")
-def ladder(tmp_path_factory: pytest.TempPathFactory, ladder_recipe: Path) -> Path:
+def ladder_recipe(_climbed: Path) -> Path:
+    """The tiny recipe that `ladder` climbs with: its policy surely learns it."""
+    return next((_climbed / "recipe").iterdir())
+
+
+@pytest.fixture(scope="session")
+def ladder(_climbed: Path) -> Path:
     """The shelves after every stage with a policy, run for real once. Copy them before changing
     one."""
-    from tests.ladder import climb
-
-    return climb(tmp_path_factory.mktemp("ladder"), ladder_recipe)
+    return _climbed / "shelves"
 
 
 @pytest.fixture(scope="session")

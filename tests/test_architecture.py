@@ -66,6 +66,7 @@ def _definitions(where: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield from ((target.id, target) for target in targets if isinstance(target, ast.Name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_function_that_a_page_names_exists(page: Path) -> None:
     assert named(page), "a page on the code names where in the code"

@@ -388,6 +388,7 @@ def test_prefect_is_told_none(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_key_of_our_own_server_is_a_secret_too(tmp_path: Path) -> None:
     ours = recipe.load(config.Recipe(path=str(tiny_recipe.make(tmp_path))))
     with running(ours, config.Tools()) as endpoint:

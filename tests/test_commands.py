@@ -145,6 +145,7 @@ def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         acts.rollback(here, "parcel", people.signer("Ada"), "why")
 
 
+@pytest.mark.slow
 def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N8: of the same recipe, byte for byte, and the same settings; whole, from the cache, by
     hash."""

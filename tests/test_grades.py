@@ -31,6 +31,7 @@ Unscored(GradeStatus.timeout, score=0.0)
 """
 
 
+@pytest.mark.slow
 def test_type_checking_keeps_a_missing_score_out_of_sums(tmp_path: Path):
     (tmp_path / "snippet.py").write_text(SNIPPET)
     project = {"include": ["snippet.py"], "extraPaths": [str(ROOT)], "pythonVersion": "3.11"}

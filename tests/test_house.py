@@ -104,6 +104,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_a_decision_can_be_made_without_torch() -> None:
     assert "torch" not in loaded_by("import rft.stages.gate, rft.gate.decide, rft.stages.drift, rft.grading.grader")
 
@@ -117,6 +118,7 @@ def test_a_log_is_read_without_the_loop() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "spared"),
     [
@@ -129,6 +131,7 @@ def test_what_stands_below_the_loop_and_the_network_does_not_load_them(module: s
     assert loaded_by(f"import {module}") & spared == set()
 
 
+@pytest.mark.slow
 def test_help_waits_for_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "pandas", "great_expectations", "mlflow", "prefect", "dvc"}
     assert loaded_by("import flows.cli; flows.cli.parser()") & heavy == set()
@@ -163,6 +166,7 @@ def test_a_stage_has_its_module_task_tests_and_shelf(stage: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_dvc_knows_what_each_stage_really_imports() -> None:
     from tasks import dependencies
 
@@ -246,6 +250,7 @@ def test_data_of_the_packages_is_shipped() -> None:
             ), path
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_every_module_the_licence_and_who_we_are(tmp_path: Path) -> None:
     """Item 7: built by the backend that pyproject.toml names, from what Git tracks."""
     for path in tracked():
@@ -286,6 +291,7 @@ def test_the_packages_are_those_of_this_repository() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_every_third_party_import_is_declared() -> None:
     from importlib.metadata import packages_distributions
 
@@ -326,6 +332,7 @@ def test_hooks_and_workflow_run_what_make_runs() -> None:
 
 
 # -- files -----------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_every_module_opens_with_its_essay() -> None:
     tops = ("rft", "tasks", "flows", "recipes", "bench", "tests", "infra")
     assert [
@@ -358,6 +365,7 @@ def written(pattern: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_path_or_index_of_one_machine_is_written_down() -> None:
     assert written(r"(?<![\w.])/(work|home/\w|root|opt/\w|tmp/\w)|\b[\w.-]*(pypi|pythonhosted|npmjs)\.org\b") == []
 

@@ -45,6 +45,7 @@ def test_no_stage_by_hand_opens_the_test_examples(folder: Path, capsys: pytest.C
     assert "stay closed" not in said(capsys, right), "it went on, to what is missing here"
 
 
+@pytest.mark.slow
 def test_rft_stage_refuses_and_leaves_the_shelf_alone(climbed_by_hand: Scripted):
     clone = climbed_by_hand.clone
     shelf = clone.root / shelves.folder("challenger")

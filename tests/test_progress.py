@@ -46,6 +46,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         handle.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_is_done_is_not_done_again(
     ladder: Path,
@@ -80,6 +81,7 @@ def test_what_is_done_is_not_done_again(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_a_training_that_stopped_early_does_not_go_on(
     ladder: Path,
@@ -250,6 +252,7 @@ def key(stage: str, settings: config.Params) -> str:
     return progress.folder(stage, *needs.of(stage, settings)).name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_path: Path, stage: str):
     """R13. The recipe's bytes, each section of dvc.yaml, each file that it reads; never where the
@@ -295,6 +298,7 @@ def test_every_section_was_tried_above():
     assert sections <= set(config.Params.model_fields)
 
 
+@pytest.mark.slow
 def test_r13_more_test_examples_repeat_no_training(tmp_path: Path) -> None:
     """Only what opens the test set depends on it."""
     tiny_recipe.make(tmp_path)
@@ -303,6 +307,7 @@ def test_r13_more_test_examples_repeat_no_training(tmp_path: Path) -> None:
         assert [stage for stage in needs.NEEDS if key(stage, one) != key(stage, two)] == ["examples"]
 
 
+@pytest.mark.slow
 def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(
     ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -348,6 +353,7 @@ progress.once("baseline", tiny_recipe.params(Path("tiny")), make)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_a_live_folder_is_never_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

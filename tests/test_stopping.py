@@ -36,6 +36,7 @@ from tests.ladder import SECTIONS, again, inside, params, run, shelf
 
 
 # -- in the stages ---------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_warm_start_stops_after_a_step_and_ends_with_the_same_bytes(
     tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_the_warm_start_stops_after_a_step_and_ends_with_the_same_bytes(
     assert shelf(tmp_path / "stopped", "policy") == shelf(tmp_path / "whole", "policy")
 
 
+@pytest.mark.slow
 def test_training_stops_after_a_step_and_ends_with_the_same_bytes(
     ladder: Path,
     tmp_path: Path,
@@ -76,6 +78,7 @@ def test_training_stops_after_a_step_and_ends_with_the_same_bytes(
     assert shelf(tmp_path, "train") == shelf(ladder, "train")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["baseline", "prompt", "challenger"])
 def test_a_measurement_stops_before_its_next_batch_and_ends_with_the_same_bytes(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch, stage: str
@@ -182,6 +185,7 @@ def take_up(here: Clone, scripted: ladder_clone.Scripted, record: RunRecord) -> 
         return {climb.drive(run, stage) for stage in [*STAGES][:2]}
 
 
+@pytest.mark.slow
 def test_a_paused_run_whose_worktree_is_gone_goes_on_or_is_recorded(tmp_path: Path) -> None:
     """It was erased without a word, its hours too."""
     scripted = ladder_clone.make(tmp_path / "a")
@@ -202,6 +206,7 @@ def test_a_paused_run_whose_worktree_is_gone_goes_on_or_is_recorded(tmp_path: Pa
     assert other.git("diff", "--stat", record.commit, ended.revision or "") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["moved", "copied"])
 def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path, way: str) -> None:
     """Its worktree names the old place: as Git's, and as DVC's. In a copy that place is another
@@ -232,6 +237,7 @@ def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path
         assert take_up(scripted.clone, scripted, record) == {"unchanged"}
 
 
+@pytest.mark.slow
 def test_gc_keeps_what_a_paused_run_goes_on_with_though_git_does_not_find_its_worktree(tmp_path: Path) -> None:
     """In a clone that was moved its bytes went, and with them hours of work; so did those of a run
     whose worktree is gone."""
@@ -253,6 +259,7 @@ def test_gc_keeps_what_a_paused_run_goes_on_with_though_git_does_not_find_its_wo
     assert take_up(here, scripted, record) == {"restored"}
 
 
+@pytest.mark.slow
 def test_a_worktree_that_was_moved_to_another_disk_leaves_no_link_behind(tmp_path: Path) -> None:
     scripted = ladder_clone.make(tmp_path / "a")
     record = pause(scripted)
@@ -263,6 +270,7 @@ def test_a_worktree_that_was_moved_to_another_disk_leaves_no_link_behind(tmp_pat
     assert list(scripted.clone.worktrees.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +293,7 @@ def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
     assert [one.name for one in records.load_all(here)] == [new.name]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_recorded_without_its_settings_names_no_model(tmp_path: Path) -> None:
     """Its revision holds the params.yaml of its commit, which need not name a recipe, or may name
     another."""
@@ -305,6 +314,7 @@ def test_a_run_that_is_recorded_without_its_settings_names_no_model(tmp_path: Pa
         agents.find(here, "champion")
 
 
+@pytest.mark.slow
 def test_the_command_that_is_printed_for_a_paused_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +341,7 @@ def _other_settings(scripted: ladder_clone.Scripted) -> tuple[config.Params, Ser
     return settings, champions.of_params(scripted.clone, settings)
 
 
+@pytest.mark.slow
 def test_the_hours_of_a_killed_start_count_to_its_last_sign_of_life(tmp_path: Path) -> None:
     scripted = ladder_clone.make(tmp_path / "a")
     with pytest.raises(Stopped), runs.start(scripted.clone, plan(scripted, max_hours=5)) as run:

@@ -42,6 +42,7 @@ print(torch.get_num_threads())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "given", "expected"),
     [

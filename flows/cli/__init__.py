@@ -4,8 +4,8 @@ Each verb is a module of this package. Its docstring is its help (the first line
 the list of verbs, and indented lines keep their breaks). `add` adds its options; `run` does the
 work, prints the output and returns the exit code. Options of several verbs are in `options`.
 
-`rft --help` loads all of them, so none imports anything heavy at the top: not Prefect or torch, not
-even the settings. Functions import what they need.
+Only the verb that was typed is loaded; of the others `rft --help` reads the docstring. None imports
+anything heavy at the top, not Prefect or torch, not even the settings: its own `--help` is quick.
 
 An error is one message after `error: `, and the exit code says whose it is: 2 the user's, 3 the
 world's, 130 Ctrl-C. A traceback is a bug of ours. Nothing that is printed here holds a secret
@@ -16,6 +16,7 @@ exits with 4. A ladder that stops with its numbers, or a gate that says no, is a
 from __future__ import annotations
 
 import argparse
+import ast
 import errno
 import importlib
 import shlex
@@ -60,7 +61,8 @@ EPILOG = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     secrets.guard()
-    options = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    options = parser(next((word for word in argv if not word.startswith("-")), "")).parse_args(argv)
     commands.remember(program=_program(), settings=())
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -122,18 +124,28 @@ def _refused(error: Exception) -> str:
     return ""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(typed: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of all verbs, with the options of the one that was typed alone. None: of
+    all."""
     top = argparse.ArgumentParser(prog="rft", description=ABOUT, epilog=EPILOG, formatter_class=_VerbsFormatter)
     verbs = top.add_subparsers(metavar="VERB", required=True)
     for name in VERBS:
-        verb = importlib.import_module(f"flows.cli.{name.replace('-', '_')}")
-        text = (verb.__doc__ or "").strip()
+        module = name.replace("-", "_")
+        text = _docstring(Path(__file__).with_name(f"{module}.py"))
         first = text.partition("\n")[0].rstrip(".")
         form = _VerbFormatter if "\n  " in text else argparse.HelpFormatter
         own = verbs.add_parser(name, help=first[:1].lower() + first[1:], description=text, formatter_class=form)
-        own.set_defaults(verb=verb.run)
-        verb.add(own)
+        if typed in (name, None):
+            verb = importlib.import_module(f"flows.cli.{module}")
+            own.set_defaults(verb=verb.run)
+            verb.add(own)
     return top
+
+
+def _docstring(file: Path) -> str:
+    """Return a verb's help without loading it. It stands at the top of its file."""
+    _, quotes, text = file.read_text(encoding="utf-8").partition('"""')
+    return ast.literal_eval(f'"""{text.partition(quotes)[0]}"""').strip()
 
 
 class _VerbFormatter(argparse.RawDescriptionHelpFormatter):

@@ -190,6 +190,7 @@ def test_best_of_n_is_the_next_token_loss(rollouts: list[Rollout]):
 
 
 # -- shares ----------------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(rollouts=rollouts_of_a_step(even=True), name=st.sampled_from(ALGORITHMS), cuts=st.sets(st.integers(1, 2)))
 def test_shares_of_any_partition_add_up(rollouts: list[Rollout], name: str, cuts: set[int]):

@@ -47,6 +47,7 @@ def test_a_command_that_fails_is_counted(somebody: Newcomer) -> None:
     assert somebody.failures == ["false: exit code 1"]
 
 
+@pytest.mark.slow
 def test_the_patch_makes_another_agent_of_what_rft_new_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / RECIPE
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))

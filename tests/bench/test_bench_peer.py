@@ -41,6 +41,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_environment_is_built_once_and_again_for_other_requirements(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def item(icd10: Any) -> str:
     return json.dumps(icd10.examples("train", 1, 0)[0].row())
 
 
+@pytest.mark.slow
 def test_the_environment_fills_in_the_prompts_defaults_and_refuses_as_we_do(icd10: Any, item: str) -> None:
     prompt = PromptSettings(name="p", system="", tool_defaults={"search": {"k": 1}})
     agent = trl_peer.environment(icd10, prompt, schemas(icd10))()

@@ -112,6 +112,7 @@ def test_faults_are_a_function_of_seed_rollout_call_and_try():
     assert 0.2 < drawn.count("error") / len(drawn) < 0.4
 
 
+@pytest.mark.slow
 def test_an_outage_strikes_whole_rollouts_from_its_step_on(url: str):
     tell(url, Faults(outage=0.5, outage_from_step=3))
     assert {post(url, trace_id=f"t{n}", step=2).status_code for n in range(8)} == {200}
@@ -127,6 +128,7 @@ def test_an_argument_can_be_what_breaks_it(url: str):
 
 
 # -- the figures -----------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_concurrency_compares_the_same_calls():
     figure = rollouts.concurrency(examples=3, group_size=4, repeats=2)
     parts = {part.name: part for part in figure.parts}
@@ -145,6 +147,7 @@ def test_the_limits_of_a_median_hold_as_often_as_they_say():
     assert 0.945 <= held / 2000 <= 0.98  # 31 values: ranks 10 and 22, 97.1 %
 
 
+@pytest.mark.slow
 def test_faults_mark_rollouts_and_change_no_mean():
     figure = rollouts.faults(examples=3, group_size=4, seeds=1, bare_seeds=2)
     values = {part.name: part.value for part in figure.parts}
@@ -152,6 +155,7 @@ def test_faults_mark_rollouts_and_change_no_mean():
     assert (values["unscored (marked), no retries"] or 0) > (values["unscored (marked)"] or 0)
 
 
+@pytest.mark.slow
 def test_a_failure_scored_zero_would_show():
     """The tally against an engine that scores an outage as zero, or loses a rollout."""
     with rollouts.world(2, 4) as place:
@@ -174,6 +178,7 @@ def test_a_failure_scored_zero_would_show():
     assert (tally.false_zeros, tally.changed_groups, tally.unscored, tally.unexplained) == (0, 0, 1, 0)
 
 
+@pytest.mark.slow
 def test_a_broken_argument_alarms_through_the_whole_engine():
     """16 rollouts of four keys over real sockets; one key breaks the tool."""
     with rollouts.world(4, 4) as place:
@@ -199,6 +204,7 @@ def test_an_outage_that_changed_an_adapter_would_show(tmp_path: Path):
     assert [outage.unlike(calm, one) for one in (same, other)] == [0, outage.STEPS]
 
 
+@pytest.mark.slow
 def test_the_server_ends_with_its_owner(tmp_path: Path):
     with serving(tiny_recipe.make(tmp_path)) as address:
         assert httpx.get(f"{address}/health", trust_env=False).json()["status"] == "ok"

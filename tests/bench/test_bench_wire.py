@@ -59,6 +59,7 @@ def garbled(message: Any, key: str) -> str:
     return (message.get(key) or "").replace("SKU", "UKS")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "place", "name", "fault"),
     [

@@ -44,6 +44,7 @@ def test_conversations_of_a_user_depend_on_each_other_only_where_users_have_some
     assert found[10] > 2.5
 
 
+@pytest.mark.slow
 def test_a_change_moves_its_feature_and_leaves_the_others() -> None:
     world = World("", 4000, 4000)
     for kind, (moved, _, large) in CHANGES.items():
@@ -64,6 +65,7 @@ def test_rows_are_those_that_were_counted() -> None:
     assert {len(values) for values in window.rows.values()} == {1000}
 
 
+@pytest.mark.slow
 def test_the_small_figure_of_false_alarms_holds_and_would_tell_users_that_are_forgotten() -> None:
     figure = drift_false_alarms.drift_false_alarms(["--small"])
     assert figure.holds is True

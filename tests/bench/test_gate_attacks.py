@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import shutil, sys
 from pathlib import Path
@@ -27,6 +29,7 @@ print(attempt("believed"))
 """
 
 
+@pytest.mark.slow
 def test_a_lie_about_the_look_is_refused_and_would_be_approved_if_nobody_counted_again(
     tmp_path: Path, repository: Path
 ) -> None:

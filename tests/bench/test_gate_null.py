@@ -19,6 +19,7 @@ def _limit(count: int) -> float:
     return found
 
 
+@pytest.mark.slow
 def test_the_small_figure_holds() -> None:
     figure = gate_null.gate_null(["--small"])
     line = figure.line("gate_null")
@@ -29,6 +30,7 @@ def test_the_small_figure_holds() -> None:
         assert said in names
 
 
+@pytest.mark.slow
 def test_it_tells_looks_that_are_not_counted() -> None:
     """The null holds with the price of a look, and breaks where each look spends the whole
     alpha."""
@@ -38,6 +40,7 @@ def test_it_tells_looks_that_are_not_counted() -> None:
     assert _limit(ours) <= setting.gate.alpha < _limit(loose)
 
 
+@pytest.mark.slow
 def test_it_tells_vetoes_that_are_not_counted_together() -> None:
     setting = next(gate_null.shipped())
     edge = Habit(gain=-setting.gate.max_slice_loss)
@@ -48,6 +51,7 @@ def test_it_tells_vetoes_that_are_not_counted_together() -> None:
     assert _limit(ours) <= 0.025 < _limit(loose)
 
 
+@pytest.mark.slow
 def test_it_tells_a_gate_that_decides_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate's own decide is measured too: where it no longer counts looks, the two part."""
     gate = next(gate_null.shipped()).gate

@@ -21,6 +21,7 @@ def case(name: str) -> files.Case:
     return next(one for one in here.CASES if str(one) == name)
 
 
+@pytest.mark.slow
 def test_a_score_that_differs_is_counted(url: str) -> None:
     right = case("promptfoo: equals 3, contains 1")
     found = here.played(right, url)
@@ -30,6 +31,7 @@ def test_a_score_that_differs_is_counted(url: str) -> None:
     assert 0 < wrong.differing <= found.graded
 
 
+@pytest.mark.slow
 def test_answers_of_a_game_earn_what_the_game_pays(url: str) -> None:
     right = case("azure: countdown from 0 to 5")
     said = set[str]()

@@ -10,6 +10,7 @@ import pytest
 from bench import ingest_loop, ingest_speed, traffic_log
 
 
+@pytest.mark.slow
 def test_the_simulated_log_has_the_same_bytes_and_the_old_loop_reads_it(tmp_path: Path) -> None:
     counts = [traffic_log.write(tmp_path / name, 300_000) for name in ("a", "b")]
     hashes = {hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("a", "b")}

@@ -47,6 +47,7 @@ WORDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WORDS)
 def test_tampered_ledger_is_named(scene: Scene, tmp_path: Path, word: str) -> None:
     trick = next((name, attack) for name, attack in (*OUTSIDER, *MACHINE) if word in name)
@@ -56,6 +57,7 @@ def test_tampered_ledger_is_named(scene: Scene, tmp_path: Path, word: str) -> No
     assert not found["missed"]
 
 
+@pytest.mark.slow
 def test_what_changes_nothing_or_crashes_counts_as_missed(scene: Scene, tmp_path: Path) -> None:
     found = Counter[str]()
 
@@ -66,6 +68,7 @@ def test_what_changes_nothing_or_crashes_counts_as_missed(scene: Scene, tmp_path
     assert found == {"missed": 2}
 
 
+@pytest.mark.slow
 def test_what_git_alone_believes_has_no_effect(scene: Scene, tmp_path: Path) -> None:
     assert not any(ledger_tamper.without_use(tmp_path, scene, [*ledger_rogue.powerless()][::4]))
     note = ledger_world.NOTE
@@ -73,6 +76,7 @@ def test_what_git_alone_believes_has_no_effect(scene: Scene, tmp_path: Path) -> 
     assert ledger_tamper.without_use(tmp_path, scene, effect) == [True]
 
 
+@pytest.mark.slow
 def test_clean_history_is_read_without_alarm(cast: dict[str, Key], tmp_path: Path) -> None:
     assert ledger_tamper.clean(tmp_path / "history", cast, seed=1) == []
 

@@ -23,6 +23,7 @@ def test_each_number_of_threads_meets_each_set_of_instructions() -> None:
     assert [one["RFT_TEST_DISTURB"] for one in here.VARIANTS.values()] == [str(n) for n in range(1, 11)]
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_is_counted_and_one_that_is_skipped_did_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def parts_of(name: str, monkeypatch: pytest.MonkeyPatch, climbed: ladder.Ladder)
     return {part.name: part for part in recipes.learn(name).parts}
 
 
+@pytest.mark.slow
 def test_what_a_ladder_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample_reports.write_shelves(tmp_path, num_test=144)
     parts = parts_of("code_research", monkeypatch, ladder_of(tmp_path))
@@ -50,6 +51,7 @@ def test_what_a_ladder_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert parts["minutes of all stages"].value == 9
 
 
+@pytest.mark.slow
 def test_what_does_not_hold_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample_reports.write_shelves(tmp_path, "reject", num_test=40)
     parts = parts_of("code_research", monkeypatch, ladder_of(tmp_path, "continue", 91))
@@ -125,6 +127,7 @@ def test_a_ladder_is_run_again_if_code_has_changed_and_not_for_prose(
     assert commit("recipes/wordle/params.yaml", "steps: 3") != first
 
 
+@pytest.mark.slow
 def test_a_shortcut_must_stay_well_below_the_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure, "RESULTS", tmp_path)
     monkeypatch.setattr(recipes, "NUM_SCRIPTED", 16)
@@ -145,6 +148,7 @@ def test_a_shortcut_must_stay_well_below_the_trained_policy(tmp_path: Path, monk
     assert failing(0.4) == {"scripted: first_hit"}
 
 
+@pytest.mark.slow
 def test_the_exploits_and_the_honest_agent_of_a_recipe() -> None:
     parts = {part.name: part for part in recipes.exploits("wordle").parts}
     assert all(part.holds for part in parts.values()), parts

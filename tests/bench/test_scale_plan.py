@@ -30,6 +30,7 @@ def words(value: float, unit: str) -> str:
     return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
 
 
+@pytest.mark.slow
 def test_the_table_is_the_figures(repository: Path):
     lines = page(repository).splitlines()
     first = lines.index(f"| | {' | '.join(plan.name for plan in scale.PLANS)} |") + 2

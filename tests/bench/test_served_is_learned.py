@@ -24,6 +24,7 @@ def measured(source: Path, dtype: Any, kind: Any) -> figure.Found:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_in_bfloat16_nothing_is_lost_and_what_would_lose_it_is_refused(source: Path, kind: str):
     found = measured(source, "bfloat16", kind)
@@ -34,6 +35,7 @@ def test_in_bfloat16_nothing_is_lost_and_what_would_lose_it_is_refused(source: P
     assert ("leave --merge out" in found.refused) == (kind == "lora")
 
 
+@pytest.mark.slow
 def test_a_merged_sampler_is_seen(source: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(weights, "sampler_copy", weights.merged_copy)
     found = measured(source, "bfloat16", "lora")

@@ -20,6 +20,7 @@ FEW_S = 0.04
 """Below it a quotient is the clock's."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "group",
     [slow_readers.of_policies, slow_readers.of_graders, slow_readers.of_tools, slow_logs.of_logs,
@@ -41,6 +42,7 @@ def slow(text: str) -> object:
     return re.search(r"<\s*/?\s*answer", text)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slow_text, "SIZES", (1_000, 2_000, 4_000, 8_000))
     found = measure(Reader("slow", slow, [Text("<", " ")], ("a", "b")))

@@ -70,6 +70,7 @@ def exported(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_what_is_exported_can_be_imported(service: tuple[Service, str], tmp_path: Path) -> None:
     here, url = service
     done = exported(url, tmp_path / "out")
@@ -90,6 +91,7 @@ def test_what_is_exported_can_be_imported(service: tuple[Service, str], tmp_path
     assert here.asked["/files/file-train/content"] == 1, "what is there is not fetched again"
 
 
+@pytest.mark.slow
 def test_after_evals_have_ended_the_rest_still_comes(service: tuple[Service, str], tmp_path: Path) -> None:
     here, url = service
     here.ended = True
@@ -100,6 +102,7 @@ def test_after_evals_have_ended_the_rest_still_comes(service: tuple[Service, str
     assert (tmp_path / "out/stored_completions.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_without_a_key_it_says_so(tmp_path: Path) -> None:
     without = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
     command = [sys.executable, str(SCRIPT), str(tmp_path / "out")]

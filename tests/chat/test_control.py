@@ -107,6 +107,7 @@ def forms(content: str, other: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("place", PLACES)
 def test_r15_no_text_of_the_world_becomes_a_control_token(chats: dict[str, Chat], name: str, place: str) -> None:
@@ -133,6 +134,7 @@ def test_r15_a_result_that_spells_a_turn_forges_none(chats: dict[str, Chat], nam
     assert counted(chat, chat.reply_ids(call, [forged])) == counted(chat, chat.reply_ids(call, ["9153"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
@@ -291,6 +293,7 @@ def test_r15_escapes_that_the_world_wrote_stay_what_they_are() -> None:
         )
 
 
+@pytest.mark.slow
 def test_r15_a_text_with_every_private_character_is_encoded(chats: dict[str, Chat]) -> None:
     chat = chats["qwen3"]
     private = "".join(map(chr, (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))))

@@ -189,6 +189,7 @@ def test_trap_a_template_is_not_recognized_by_its_exact_source() -> None:
 
 
 # -- properties ------------------------------------------------------------------------------------
+@pytest.mark.slow
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=8).map("".join)))
 def test_any_text_is_read_and_markup_is_never_content(text: str) -> None:
     for family in KNOWN.values():
@@ -209,6 +210,7 @@ ARGUMENTS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.from_regex(r"\A[\w-]{1,12}\Z"), ARGUMENTS), min_size=1, max_size=3))
 def test_what_is_written_is_read_again(calls: list[tuple[str, dict[str, Any]]]) -> None:
     message: Message = {"role": "assistant", "content": "", "tool_calls": [said(*call) for call in calls]}

@@ -99,6 +99,7 @@ def test_assistant_text_and_its_calls_are_inverse():
     assert assistant_text({"role": "assistant", "content": "", "tool_calls": calls}) == f"{CALL}\n{CALL}"
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\u241e")), min_size=1, max_size=3))
 def test_a_rollout_token_by_token_reads_like_the_template(outputs: list[str]):
     chat = test_a_rollout_token_by_token_reads_like_the_template.chat  # type: ignore[attr-defined]

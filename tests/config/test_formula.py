@@ -113,6 +113,7 @@ _FORMULAS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_FORMULAS, st.floats(-10, 10), st.floats(-10, 10))
 def test_it_is_arithmetic_or_undefined(text: str, a: float, b: float):
     """What Python makes of the same text, or no value where Python has none."""

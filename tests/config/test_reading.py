@@ -73,6 +73,7 @@ def test_r21_the_same_key_in_two_places_and_an_override_of_what_is_merged_are_no
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "said"),
     [

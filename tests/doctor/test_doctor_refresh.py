@@ -55,6 +55,7 @@ def test_with_keys_of_the_users_own(recipe: Path) -> None:
     assert look(recipe, window(recipe), examples=keys).status == "ok"
 
 
+@pytest.mark.slow
 def test_conversations_about_what_is_measured(recipe: Path) -> None:
     found = look(recipe, window(recipe, "validation", 2000))
     assert found.status == "fail"

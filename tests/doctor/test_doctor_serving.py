@@ -70,6 +70,7 @@ def seen(server: TokenServer, recipe: Path, policy: Path, folder: Path, rank: in
         return examine(params, "server")["server"]
 
 
+@pytest.mark.slow
 def test_a_fit_server_is_asked_for_a_burst_and_given_an_adapter(engine, recipe, policy, tmp_path):
     with in_a_thread(engine) as server:
         found = seen(server, recipe, policy, tmp_path)

@@ -105,6 +105,7 @@ WEIGH = {
 }
 
 
+@pytest.mark.slow
 def test_a_refusal_of_arguments_made_from_the_schema_proves_a_tool_alive(recipe: Path):
     with serving_at(Strict().answer) as tools:
         endpoint = {**WEIGH, "server_url": tools["server_url"] + "/tools/weigh"}
@@ -170,6 +171,7 @@ def test_a_reply_that_no_context_can_hold_is_told(recipe: Path):
     assert "lookup: a reply of 10000 characters does not fit into a context of 512 tokens" in found.words
 
 
+@pytest.mark.slow
 def test_a_reply_over_the_limit_of_bytes_is_no_refusal(recipe: Path):
     class Endless(Agent):
         def tool(self, body: dict[str, Any]) -> str:
@@ -186,6 +188,7 @@ def test_a_reply_over_the_limit_of_bytes_is_no_refusal(recipe: Path):
     assert found.remedy == "Let the tool return less, such as the first entries or a summary."
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_is_not_asked_more_gently(recipe: Path):
     endpoint = {**WEIGH, "server_url": "http://127.0.0.1:9/weigh"}
     found = examine(settings(recipe, tools={"concurrency": 4, "endpoints": [endpoint]}), "tools")["tools"]
@@ -194,6 +197,7 @@ def test_a_server_that_is_down_is_not_asked_more_gently(recipe: Path):
     assert found.remedy == "Is it running, at that address? http://127.0.0.1:9/weigh"
 
 
+@pytest.mark.slow
 def test_a_name_that_models_cannot_write_is_told(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     text = (made / "tools.py").read_text(encoding="utf-8")
@@ -203,6 +207,7 @@ def test_a_name_that_models_cannot_write_is_told(tmp_path: Path):
     assert (found.status, "at most 64: not wäge" in found.words) == ("warn", True), found.words
 
 
+@pytest.mark.slow
 def test_an_address_is_shown_without_its_query(recipe: Path):
     with serving_at(says({}, 404)) as tools:
         endpoint = {**WEIGH, "server_url": tools["server_url"] + "/weigh?code=canary"}
@@ -238,6 +243,7 @@ class Recording(Agent):
         )
 
 
+@pytest.mark.slow
 def test_a_tool_that_must_not_be_probed_is_never_called(recipe: Path):
     agent = Recording()
     with serving_at(agent.answer) as tools:
@@ -276,6 +282,7 @@ def test_without_a_tool_to_probe_nothing_is_called(recipe: Path):
     assert found["tools"].words == "not called (probe: false): lookup"
 
 
+@pytest.mark.slow
 def test_what_will_be_sent_is_announced_before(recipe: Path):
     agent = Recording()
     with serving_at(agent.answer) as tools:
@@ -386,6 +393,7 @@ def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], 
     assert found.remedy
 
 
+@pytest.mark.slow
 def test_what_a_slow_grader_means_for_a_run_is_said(recipe: Path, monkeypatch: pytest.MonkeyPatch):
     with serving_at(Agent().answer) as tools:
         quick = examine(settings(recipe, tools=tools), "grader")["grader"]
@@ -446,6 +454,7 @@ def test_a_grader_that_is_there_and_gives_no_score_is_told_what_to_answer(recipe
     assert (found.status, found.remedy.startswith('It must answer {"score": number}')) == ("fail", True)
 
 
+@pytest.mark.slow
 def test_a_grader_on_a_scale_of_its_own_is_judged_on_it(tmp_path: Path):
     right = '(sample["output_text"].strip() == item["target"])'
     good = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "good"), 0, 5, f"0.8 * {right}", pass_threshold=4)
@@ -463,6 +472,7 @@ def test_a_grader_on_a_scale_of_its_own_is_judged_on_it(tmp_path: Path):
         assert found.remedy
 
 
+@pytest.mark.slow
 def test_a_forgotten_range_is_named_by_the_doctor(tmp_path: Path):
     made = tiny_recipe.rescale(tiny_recipe.make(tmp_path), 0, 5)
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER))
@@ -471,6 +481,7 @@ def test_a_forgotten_range_is_named_by_the_doctor(tmp_path: Path):
     assert "grader.json: declares no range, which means 0 to 1, and the grader gave the score 5" in found.words
 
 
+@pytest.mark.slow
 def test_rows_without_a_target_are_asked_with_answers_that_need_none(tmp_path: Path):
     made = tiny_recipe.rescale(
         tiny_recipe.make(tmp_path), 0, 1, 'sample["output_text"] in item["messages"][-1]["content"].split()[-1:]'
@@ -505,6 +516,7 @@ def test_two_trace_ids_must_not_see_each_other(recipe: Path, agent: type[Agent],
         assert found.remedy.startswith("Keep a tool's state per trace_id")
 
 
+@pytest.mark.slow
 def test_a_grader_that_raises_says_where_and_where_its_log_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """N13: the line of the recipe, the end of the traceback, and a file; before this "look at the
     grader's own log"."""
@@ -531,6 +543,7 @@ EXACT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grader", "status", "words", "remedy"),
     [

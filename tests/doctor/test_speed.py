@@ -85,6 +85,7 @@ def test_the_higher_floor_is_what_a_machine_can_do_at_most():
 
 
 # -- measuring -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_limits_are_those_of_this_machine():
     found = machine.limits(CPU, torch.float32)
     assert 1e9 < found.flops < 1e14
@@ -159,6 +160,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixture[str]):
     before = sorted(path for path in place.rglob("*") if ".git" not in path.parts)
     assert cli.main(["bench", "--json"]) == 0
@@ -181,6 +183,7 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_measured_is_an_error(place: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["bench", "--set", "policy.model=null"]) == 2
     assert "rft stage policy" in capsys.readouterr().err

@@ -64,6 +64,7 @@ def files(folder: Path) -> list[str]:
     return [*("--rows", str(folder / "rows.jsonl")), *("--grader", str(folder / "grader.json"))]
 
 
+@pytest.mark.slow
 def test_the_agent_of_the_settings_without_traffic_or_margins(
     scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_agent_of_the_settings_without_traffic_or_margins(
     assert book.read(scripted.clone).state.number == 0
 
 
+@pytest.mark.slow
 def test_a_second_time_comes_from_the_cache(scripted: ladder_clone.Scripted) -> None:
     assert cli.main(["baseline"]) == 0
     assert cli.main(["baseline"]) == 0

@@ -195,6 +195,7 @@ def test_outside_of_a_clone(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said(scripted: ladder_clone.Scripted) -> None:
     """/dev/full is a disk that is always full."""
     scripted.set_params(policy={"seed": 6})
@@ -267,6 +268,7 @@ def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_broken_pipe_is_silence(scripted: ladder_clone.Scripted) -> None:
     command = scripted.command("--help")
     with subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -123,6 +123,7 @@ def climbed(scripted: ladder_clone.Scripted, **changes: Any) -> RunRecord:
     return record
 
 
+@pytest.mark.slow
 def test_as_many_blocks_as_would_probably_settle_it(fresh: ladder_clone.Scripted) -> None:
     fresh.set_params(examples={"test": 100})
     record = climbed(fresh)
@@ -136,12 +137,14 @@ def test_as_many_blocks_as_would_probably_settle_it(fresh: ladder_clone.Scripted
     assert extension.of(fresh.clone, climbed(fresh).name).blocks == 1, "at least one"
 
 
+@pytest.mark.slow
 def test_section_run_is_of_today(fresh: ladder_clone.Scripted) -> None:
     record = climbed(fresh)
     fresh.set_params(run={"max_hours": 3})
     assert extension.of(fresh.clone, record.name).params.run.max_hours == 3
 
 
+@pytest.mark.slow
 def test_a_decided_run_needs_no_more_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path)
@@ -150,6 +153,7 @@ def test_a_decided_run_needs_no_more_examples(tmp_path: Path, monkeypatch: pytes
         extension.of(scripted.clone, record.name)
 
 
+@pytest.mark.slow
 def test_a_recipe_without_blocks_says_what_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = inconclusive(tmp_path, offers_blocks=False)
@@ -157,6 +161,7 @@ def test_a_recipe_without_blocks_says_what_to_write(tmp_path: Path, monkeypatch:
         extension.of(scripted.clone, climbed(scripted).name)
 
 
+@pytest.mark.slow
 def test_another_champion_is_another_question(fresh: ladder_clone.Scripted) -> None:
     record = climbed(fresh)
     records.save(fresh.clone, record.model_copy(update={"champion_version": 7}))
@@ -164,6 +169,7 @@ def test_another_champion_is_another_question(fresh: ladder_clone.Scripted) -> N
         extension.of(fresh.clone, record.name)
 
 
+@pytest.mark.slow
 def test_looks_that_are_spent_cannot_be_extended(fresh: ladder_clone.Scripted) -> None:
     record = climbed(fresh, gate=sample_reports.GATE.model_copy(update={"looks": 1}))
     with pytest.raises(
@@ -172,6 +178,7 @@ def test_looks_that_are_spent_cannot_be_extended(fresh: ladder_clone.Scripted) -
         extension.of(fresh.clone, record.name)
 
 
+@pytest.mark.slow
 def test_what_was_removed_cannot_be_looked_at_again(fresh: ladder_clone.Scripted) -> None:
     record = climbed(fresh)
     records.save(fresh.clone, record.model_copy(update={"bytes_removed": "2026-01-01"}))

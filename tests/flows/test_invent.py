@@ -17,6 +17,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ladder_clone.Sc
     return made
 
 
+@pytest.mark.slow
 def test_the_window_of_the_settings(
     scripted: ladder_clone.Scripted, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def rft(clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
+@pytest.mark.slow
 def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     run = records.load_all(clone)[0].name
     ada, bob = people.by("Ada"), people.by("Bob")
@@ -143,6 +144,7 @@ def test_wrong_input_is_one_message(rft, arguments: tuple[str, ...], words: str)
     assert re.search(words, said), said
 
 
+@pytest.mark.slow
 def test_a_clone_is_backed_up_and_restored(rft, clone: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, because a restore ends with the whole ledger verified."""
     monkeypatch.delenv("PREFECT_API_URL")

@@ -78,6 +78,7 @@ def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings parse, the grader refuses every cheat over real HTTP, splits are apart, its traffic
     can be read and graded."""

@@ -65,6 +65,7 @@ def openings(clone: Clone) -> list[Opened]:
     return [*book.read(clone).state.opened.values()]
 
 
+@pytest.mark.slow
 def test_rollouts_of_the_test_set_are_counted_and_not_shown(here: Clone, rft: Rft) -> None:
     run = records.load_all(here)[0].name
     code, out, err = rft("rollouts", "--json", "--stage", "challenger")
@@ -93,6 +94,7 @@ def _tested(clone: Clone) -> rollout_log.LogRow:
     return rollout_log.read(content)[0]
 
 
+@pytest.mark.slow
 def test_opening_is_an_entry_once_and_retires_the_set(here: Clone, rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
     run = records.load_all(here)[0].name
     code, out, err = rft("rollouts", "--json", "--stage", "challenger", "--open-test")
@@ -121,6 +123,7 @@ def test_opening_is_an_entry_once_and_retires_the_set(here: Clone, rft: Rft, mon
     assert [entry["act"]["run"] for entry in entries if entry["act"]["kind"] == "opened"] == [run]
 
 
+@pytest.mark.slow
 def test_the_page_of_an_opened_test_set_is_another_file(here: Clone, rft: Rft) -> None:
     run = records.load_all(here)[0].name
     code, out, _ = rft("report", run)
@@ -142,6 +145,7 @@ def test_the_page_of_an_opened_test_set_is_another_file(here: Clone, rft: Rft) -
     assert len(openings(here)) == 1
 
 
+@pytest.mark.slow
 def test_a_request_comes_before_the_opening_or_never(here: Clone, rft: Rft) -> None:
     run = records.load_all(here)[0].name
     assert rft("report", run, "--open-test", *WHY)[0] == 0
@@ -151,6 +155,7 @@ def test_a_request_comes_before_the_opening_or_never(here: Clone, rft: Rft) -> N
     assert "before anybody was asked to promote it" in err
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_before_stays_valid(here: Clone, rft: Rft) -> None:
     [record] = records.load_all(here)
     waiting = acts.request(here, record, lambda _: None)
@@ -159,6 +164,7 @@ def test_what_was_asked_for_before_stays_valid(here: Clone, rft: Rft) -> None:
     assert book.read(here).state.requests[waiting.number].promoted
 
 
+@pytest.mark.slow
 def test_shelves_of_a_folder_are_opened_without_a_look(made: Path, here: Clone, rft: Rft) -> None:
     shutil.copytree(made.parent / "script/data", here.root / "data", dirs_exist_ok=True)
     code, out, err = rft("rollouts", "--here", "--json", "--stage", "challenger")
@@ -183,6 +189,7 @@ def test_a_list_is_erased_by_name_and_the_ledger_says_what_that_means(here: Clon
     assert rft("ledger", "--verify")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_never_came_to_its_test_set_has_nothing_to_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

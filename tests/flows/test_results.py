@@ -27,6 +27,7 @@ def decision(scenario: Scenario) -> Decision:
     return reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive"])
 def test_each_check_has_a_line_under_its_group_and_what_decided_a_sentence(scenario: Scenario) -> None:
     found = decision(scenario)
@@ -52,6 +53,7 @@ def test_what_was_not_measured_is_red_and_so_is_a_look_that_nobody_registered() 
     assert dict(told(found)).popitem()[1] == ""
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_looks_where_there_was_no_candidate() -> None:
     lines = [line for line, _ in told(decision("skipped"), look=None)]
     assert [line.strip().partition(":")[0] for line in lines if line.startswith("\n")] == ["The preconditions"]

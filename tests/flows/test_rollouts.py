@@ -142,6 +142,7 @@ def test_the_list_is_the_newest_run_s(rft: Rft, ran: tuple[ladder_clone.Scripted
     assert rft("rollouts", ran[1].name[-4:]) == (code, out, err)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_first(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollouts, "LISTED", 5)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -214,6 +215,7 @@ def test_nothing_fits(rft: Rft) -> None:
     assert "There is no rollout of this folder" in rft("rollouts", "--here")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -353,6 +355,7 @@ def test_chat_lines(rft: Rft, tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["chat.jsonl"]
 
 
+@pytest.mark.slow
 def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
     scripted, record = ran
     code, out, err = rft("rollouts", "--export-traces")
@@ -398,6 +401,7 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
 
 
 # -- replay ----------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_replay_with_a_stricter_grader(rft: Rft, tmp_path: Path) -> None:
     (tmp_path / "grader.json").write_text("{}")
     with server(
@@ -443,6 +447,7 @@ def test_replay_with_a_judge_says_what_it_cost(rft: Rft, tmp_path: Path, monkeyp
     assert "judge m: 6 replies, 12,000 tokens read, 600 written, cost 0.0180" in out
 
 
+@pytest.mark.slow
 def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
     code, out, err = rft(
         "replay", "--grader", "recipes/tiny/grader.json", "--where", "stage = 'baseline' AND sample = 0", "-n", "3"

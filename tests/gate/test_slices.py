@@ -105,6 +105,7 @@ def test_a_slice_without_a_score_holds_the_promotion_up() -> None:
 
 
 # -- how many it takes -----------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_size_that_is_printed_shows_a_loss_of_twice_the_margin_in_four_of_five() -> None:
     rng = np.random.default_rng(3)
     size = slices.needed(0.3, 0.05, 0.0025)
@@ -166,6 +167,7 @@ def test_a_single_small_slice_keeps_its_name() -> None:
     assert [one.name for one in pool.judged({"all": 12}, 20)] == ["slice all"]
 
 
+@pytest.mark.slow
 def test_a_slice_of_one_is_an_error_wherever_the_examples_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

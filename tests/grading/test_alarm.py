@@ -61,6 +61,7 @@ def when(
     return lambda trace_id, tool, arguments, calls: rng.random() < (share if cause(tool, arguments, calls) else noise)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.916])
 @pytest.mark.parametrize("kind", [at_random, by_rollout])
 def test_random_failures_do_not_alarm(kind: Callable[[int, float], Breaks], share: float):
@@ -84,6 +85,7 @@ CAUSES: dict[str, tuple[Callable[[str, dict[str, object], int], bool], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_in_the_arguments_is_named_first(cause: str):
     """In 64 rollouts, beside 2 % of random failures."""
@@ -94,6 +96,7 @@ def test_a_cause_in_the_arguments_is_named_first(cause: str):
     ]
 
 
+@pytest.mark.slow
 def test_a_cause_that_strikes_half_of_the_time_is_named_too():
     found = [find(batch(seed, when(CAUSES["value"][0], seed, share=0.5))) for seed in range(20)]
     assert sum(bool(alarms) and alarms[0].feature == "k = 50" for alarms in found) >= 18
@@ -154,6 +157,7 @@ def test_few_calls_are_no_evidence():
     assert find([]) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rollouts_does_not_matter(rng: random.Random):

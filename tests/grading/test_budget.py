@@ -156,6 +156,7 @@ def test_style_in_an_all_fail_group_is_not_scaled():
 
 
 # -- a scale of its own ----------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (1, 5), (-2, 2)])
 @given(st.lists(uses, min_size=2, max_size=8), budgets("multiplied"))
 def test_a_group_at_the_low_end_of_its_scale_has_nothing_to_learn_from(
@@ -173,6 +174,7 @@ def test_what_was_earned_is_measured_from_the_low_end(low: float, score: float, 
     assert reward(Scored(score), calling(4), Budget(tool_calls=4, weight=0.5), low) == score
 
 
+@pytest.mark.slow
 @given(grades(st.floats(-2, 2)), uses, budgets("multiplied"))
 def test_on_any_scale_a_budget_takes_no_more_than_was_earned(grade: Grade, used: Use, budget: Budget):
     value = reward(grade, used, budget, low=-2)
@@ -195,6 +197,7 @@ def test_unscored_stays_unscored(used: Use, budget: Budget):
     assert reward(Unscored(GradeStatus.infra_error), used, budget) is None
 
 
+@pytest.mark.slow
 @given(grades(), uses)
 def test_without_a_budget_the_reward_is_the_score(grade: Grade, used: Use):
     assert reward(grade, used, Budget(tool_calls=None)) == grade.score
@@ -215,6 +218,7 @@ def test_nothing_used_costs_nothing(grade: Grade, budget: Budget):
     assert reward(grade, Use((), 0, 0, 0.0), budget) == grade.score
 
 
+@pytest.mark.slow
 @given(grades(), uses, uses, any_budget)
 def test_more_never_earns_more(grade: Grade, one: Use, other: Use, budget: Budget):
     both = Use(one.calls + other.calls, one.tokens + other.tokens, one.turns + other.turns, one.seconds + other.seconds)
@@ -224,6 +228,7 @@ def test_more_never_earns_more(grade: Grade, one: Use, other: Use, budget: Budge
     assert more <= less
 
 
+@pytest.mark.slow
 @given(
     st.lists(uses, min_size=2, max_size=8),
     budgets("multiplied"),
@@ -254,6 +259,7 @@ def test_the_form_of_today_is_read():
     assert section == Budget(tool_calls=4)
 
 
+@pytest.mark.slow
 @given(grades(), uses)
 def test_nobody_who_asked_for_no_budget_has_one(grade: Grade, used: Use):
     unasked = params().rollout.budget

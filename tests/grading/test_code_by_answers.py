@@ -81,6 +81,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_json_is_the_same_after_its_way(value: Any) -> None:
     found = plain.read(json.dumps(value).encode())
@@ -212,6 +213,7 @@ def test_files_of_the_candidate_come_along_and_shadow_nothing() -> None:
     assert helped.solved
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_values_that_are_no_json_are_wrong() -> None:
     for value in ("{1: 2}", "{1}", "float('nan')", "object()", "[{2: 1}]", "b'x'"):
@@ -220,6 +222,7 @@ def test_values_that_are_no_json_are_wrong() -> None:
     assert check("def f(a):\n    return (a, 1.0)", Case((1,), (1, 1)), tolerance=0.0).solved
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 @pytest.mark.parametrize(
     ("source", "why"),
@@ -268,6 +271,7 @@ def test_an_honest_solution_is_accepted(task: Task) -> None:
     assert boxes.run(check_function(candidate, cases, SMALL, task.tolerance, allow_weaker=True)).solved
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_no_exploit_is_accepted() -> None:
     """Those that only do harm take seconds; the figure plays them, too."""

@@ -186,6 +186,7 @@ def test_tests_that_never_began_are_no_fault_of_the_candidate(said: bytes) -> No
 
 
 # -- in a sandbox ----------------------------------------------------------------------------------
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_a_stand_in_is_like_the_module() -> None:
     verdict = check({"src/shapes.py": SHAPES}, {"test_shapes.py": TESTS}, "src")
@@ -229,6 +230,7 @@ def test_an_object_does_not_decide_what_it_is_equal_to(test: str, method: str) -
     assert (verdict.passed, verdict.of) == (0, 1), verdict
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 @pytest.mark.parametrize(
     "solution",
@@ -247,6 +249,7 @@ def test_the_end_of_either_process_is_no_success(solution: str) -> None:
     assert not one(solution, EXPECTS.format("f() == 5")).solved
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_cases_that_the_candidate_takes_away() -> None:
     test = """
@@ -262,6 +265,7 @@ def test_cases_that_the_candidate_takes_away() -> None:
     assert not one(honest.replace("[1, 2]", "[]"), test, 3).solved
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 @pytest.mark.parametrize("task", HONEST, ids=lambda task: task.name)
 def test_an_honest_solution_is_accepted(task: object) -> None:
@@ -269,6 +273,7 @@ def test_an_honest_solution_is_accepted(task: object) -> None:
     assert check({"solution.py": task.honest}, tests).solved  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_no_exploit_is_accepted() -> None:
     """The figure plays all of them; these are the ones that fool tests in one process."""
@@ -333,6 +338,7 @@ def test_only_allowed_source_files_come_along(tmp_path: Path) -> None:
     assert "at most 1,048,576 are read" in left["src/large.py"]
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_a_patch_is_laid_over_the_base(tmp_path: Path) -> None:
     (tmp_path / "solution.py").write_text("from helper import f", encoding="utf-8")

@@ -50,6 +50,7 @@ def grades(folder: Path, *answers: str) -> list[Grade]:
         return asyncio.run(play(EndpointGrader(ours.grader, endpoint, config.Tools(retries=0))))
 
 
+@pytest.mark.slow
 @boxes.needs_sandbox
 def test_code_of_the_policy_is_checked_over_http(tmp_path: Path):
     honest, careless, cheat = grades(tmp_path, HONEST, CARELESS, CHEAT)
@@ -59,6 +60,7 @@ def test_code_of_the_policy_is_checked_over_http(tmp_path: Path):
     assert (cheat.score, cheat.explanation) == (0.0, "0 of 5 checks passed ended while its module was loaded")
 
 
+@pytest.mark.slow
 def test_without_a_sandbox_there_is_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (grade,) = grades(tmp_path, HONEST)

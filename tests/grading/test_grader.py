@@ -260,6 +260,7 @@ def test_a_score_outside_of_the_declared_range_is_unscored_and_not_clipped(ends:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "score", "expected"),
     [([0, 1], 1 + 5e-10, 1.0), ([0, 1], -5e-10, 0.0), ([0, 5], 5 + 4e-9, 5.0), ([-2, 2], -2 - 3e-9, -2.0)],

@@ -27,6 +27,7 @@ def _param(case: Case):
     return pytest.param(case, id=str(case), marks=[boxes.needs_sandbox] if case.grader["type"] == "python" else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [_param(case) for case in CASES])
 def test_a_case(case: Case):
     grade, _ = asyncio.run(play(case))

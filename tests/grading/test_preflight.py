@@ -49,6 +49,7 @@ def accepted(result: Preflight) -> set[str]:
     return {exploit.name for exploit in result.accepted}
 
 
+@pytest.mark.slow
 def test_a_strict_grader_refuses_all_and_passes_its_targets(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     params = tiny_recipe.params(made)
@@ -72,6 +73,7 @@ NEAR = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grader", "leaks"),
     [
@@ -91,6 +93,7 @@ def test_exploits_are_played_on_a_grader_as_data(tmp_path: Path, grader: dict[st
     assert result.targets_pass is (grader is not FIELD)  # a target such as 0123 is no JSON
 
 
+@pytest.mark.slow
 def test_exploits_are_played_on_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One that believes whatever stands outside of the data, and looks for the value in it."""
     made = tiny_recipe.make(tmp_path)
@@ -152,6 +155,7 @@ def test_no_two_plays_share_a_trace_id(tmp_path: Path):
     assert len(grades) == len(set(grades)) == 3 * (4 + 2 + 1), "probes, exploits and the target on each example"
 
 
+@pytest.mark.slow
 def test_a_target_that_is_reached_by_calls_is_played(tmp_path: Path):
     """Its grader pays for what was looked up, so the target as a text is worth nothing."""
     looked_up = '[message["content"].strip() for message in sample["trajectory"] if message["role"] == "tool"]'
@@ -173,6 +177,7 @@ def turns(options, example, target):
     assert [(row.honest, row.accepted) for row in result.exploits if row.name == "told"] == [(0.0, False)]
 
 
+@pytest.mark.slow
 def test_an_exploit_that_calls_a_terminal_tool_is_graded_by_the_calls_arguments(tmp_path: Path):
     """As its rollout would be; the turns behind the call are never played."""
     made = leak(tmp_path, '"k0000" in sample["output_text"]')
@@ -185,6 +190,7 @@ def test_an_exploit_that_calls_a_terminal_tool_is_graded_by_the_calls_arguments(
     assert scores == [0.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grading", "leaks"),
     [
@@ -212,6 +218,7 @@ def test_a_leaking_grader_is_caught_by_name(tmp_path: Path, grading: str, leaks:
     assert accepted(play(leak(tmp_path, grading))) == leaks
 
 
+@pytest.mark.slow
 def test_a_genuine_hit_may_earn_its_part_and_no_more(tmp_path: Path):
     """Half of the digits right earn 0.5: that is honest. Adding all endings must not earn more."""
     half = '0.5 * (item["target"][:2] in sample["output_text"]) + 0.5 * (item["target"] %s sample["output_text"])'
@@ -222,6 +229,7 @@ def test_a_genuine_hit_may_earn_its_part_and_no_more(tmp_path: Path):
     assert (lenient.mean_score, lenient.honest, lenient.accepted) == (1.0, 0.5, True)
 
 
+@pytest.mark.slow
 def test_a_target_that_does_not_pass_is_refused(tmp_path: Path):
     made = leak(tmp_path, "False")
     assert not play(made).targets_pass
@@ -229,6 +237,7 @@ def test_a_target_that_does_not_pass_is_refused(tmp_path: Path):
         preflight.check(tiny_recipe.params(made), 3)
 
 
+@pytest.mark.slow
 def test_check_names_what_was_accepted(tmp_path: Path):
     made = leak(tmp_path, 'item["target"] in sample["output_text"]')
     with pytest.raises(
@@ -241,6 +250,7 @@ def test_check_names_what_was_accepted(tmp_path: Path):
         preflight.check(tiny_recipe.params(made), 3)
 
 
+@pytest.mark.slow
 def test_an_own_answer_form_is_used_for_targets_and_hits(tmp_path: Path):
     made = leak(tmp_path, '__import__("json").dumps({"value": item["target"]}) == sample["output_text"]')
     examples = made / "examples.py"
@@ -250,6 +260,7 @@ def test_an_own_answer_form_is_used_for_targets_and_hits(tmp_path: Path):
     assert play(made).targets_pass
 
 
+@pytest.mark.slow
 def test_tools_are_really_called_and_their_text_is_at_hand(tmp_path: Path):
     call = tiny_recipe.CALL % "{key:json}"
     made = leak(
@@ -267,6 +278,7 @@ def test_tools_are_really_called_and_their_text_is_at_hand(tmp_path: Path):
     assert [(r.name, r.mean_score) for r in result.accepted] == [("does the task", 1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("turns", "message"),
     [
@@ -280,6 +292,7 @@ def test_an_exploit_that_cannot_be_played(tmp_path: Path, turns: list[str], mess
         play(tiny_recipe.make(tmp_path), {"name": "bad", "kind": "k", "turns": turns}, num_examples=1)
 
 
+@pytest.mark.slow
 def test_a_broken_call_ends_the_rollout_as_it_would_in_training(tmp_path: Path):
     made = leak(tmp_path, 'sample["stop_reason"] == "parse_error" or sample["output_text"] == item["target"]')
     assert accepted(
@@ -287,6 +300,7 @@ def test_a_broken_call_ends_the_rollout_as_it_would_in_training(tmp_path: Path):
     ) == {"broken"}
 
 
+@pytest.mark.slow
 def test_a_hit_that_the_recipe_does_not_give(tmp_path: Path):
     made = tiny_recipe.make(tmp_path)
     examples = made / "examples.py"
@@ -295,6 +309,7 @@ def test_a_hit_that_the_recipe_does_not_give(tmp_path: Path):
         play(made, {"name": "h", "kind": "k", "turns": ["x"], "starts_from": "hit"}, num_examples=1)
 
 
+@pytest.mark.slow
 def test_a_grader_without_a_score_is_no_verdict(tmp_path: Path):
     made = leak(tmp_path, "1 / 0")
     params = tiny_recipe.params(made, tools={"retries": 0})
@@ -330,6 +345,7 @@ def test_accepted_above_the_limit_only():
 RIGHT = '(sample["output_text"].strip() == item["target"])'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("low", "high", "share", "declared", "limit", "is_accepted"),
     [
@@ -366,6 +382,7 @@ LUCK = (
 """Half a point for a constant answer, where the example happens to suit it: about 0.2 by chance."""
 
 
+@pytest.mark.slow
 def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """N4: the doctor said 0.38 of 4 examples, the table 0.25 of 24, and neither named the limit or
     how to declare chance."""
@@ -404,6 +421,7 @@ LEAKS = 'right = answer == item["target"] or answer == "Oslo" and zlib.crc32(ite
 """The template's grader with a hole: a city that is none earns 0.4."""
 
 
+@pytest.mark.slow
 def test_a_chance_that_is_declared_honestly_is_not_refused_for_luck_and_a_leak_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -450,6 +468,7 @@ def accepted_share(chance: float, true_mean: float, num: int, seeds: int = 2000)
     return sum(result.accepted for result in results) / seeds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chance", [0.05, 0.125, 0.25, 0.5])
 def test_luck_is_seldom_refused_and_a_leak_seldom_passes(chance: float):
     """R1/N4: what is allowed (chance, and 5 % more) is refused in at most 5 % of all cases, few
@@ -460,6 +479,7 @@ def test_luck_is_seldom_refused_and_a_leak_seldom_passes(chance: float):
     assert accepted_share(chance, chance + 0.2, preflight.NUM_WITH_CHANCE) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_check_that_could_refuse_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """R1/N4: on few examples the allowance for luck lay beyond the highest score: nothing was
     accepted, and the check could not fail."""
@@ -477,6 +497,7 @@ def test_a_check_that_could_refuse_nothing_says_so(tmp_path: Path, capsys: pytes
     assert Scale(0.0, 1.0, 1.0, 0.94).can_refuse(preflight.NUM_WITH_CHANCE) is False
 
 
+@pytest.mark.slow
 def test_no_more_examples_are_asked_for_than_the_run_has(tmp_path: Path):
     """R1/N4: a declared chance asked a recipe of 64 rows for 144, and random.sample refused that
     with a traceback."""
@@ -509,6 +530,7 @@ def test_the_help_explains_the_limit_and_a_hit(capsys: pytest.CaptureFixture[str
         assert words in readme
 
 
+@pytest.mark.slow
 def test_targets_must_reach_the_declared_threshold_and_not_1(tmp_path: Path):
     enough = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "enough"), 0, 5, f"0.8 * {RIGHT}", pass_threshold=4)
     assert play(enough, num_examples=3).targets_pass
@@ -533,6 +555,7 @@ def untargeted(folder: Path, where: str) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_without_targets_they_are_not_measured_and_what_needs_none_is_played(tmp_path: Path):
     made = untargeted(tmp_path, "True")
     result = preflight.check(tiny_recipe.params(made), 4)
@@ -547,6 +570,7 @@ def test_without_targets_they_are_not_measured_and_what_needs_none_is_played(tmp
     assert "all endings of a hit               not played: no example has a target" in shown
 
 
+@pytest.mark.slow
 def test_a_leak_is_seen_without_targets_too(tmp_path: Path):
     made = untargeted(tmp_path, "True")
     tools = made / "tools.py"
@@ -555,6 +579,7 @@ def test_a_leak_is_seen_without_targets_too(tmp_path: Path):
         preflight.check(tiny_recipe.params(made), 4)
 
 
+@pytest.mark.slow
 def test_the_examples_with_a_target_are_measured_and_counted(tmp_path: Path):
     made = untargeted(tmp_path, "number % 2")
     result = play(made, num_examples=8)
@@ -573,6 +598,7 @@ def params_file(tmp_path: Path, made: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["exploits", "--params", params_file(tmp_path, tiny_recipe.make(tmp_path)), "--examples", "2"]) == 0
     shown = capsys.readouterr().out
@@ -580,6 +606,7 @@ def test_the_command_prints_a_table_and_passes(tmp_path: Path, capsys: pytest.Ca
     assert "targets: lowest score 1.000, pass" in shown
 
 
+@pytest.mark.slow
 def test_the_command_fails_for_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["exploits", "--params", params_file(tmp_path, leak(tmp_path, "True")), "--examples", "2"]) == 2
     assert "ACCEPTED" in capsys.readouterr().out

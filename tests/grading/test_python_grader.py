@@ -45,6 +45,7 @@ def grades(
 
 @boxes.needs_sandbox
 class TestInASandbox:
+    @pytest.mark.slow
     def test_a_loop_ends_at_the_deadline_and_leaves_nothing(self):
         source = python(
             "import subprocess", f"subprocess.Popen(['sh', '-c', 'sleep 60; : {MARK}'])", "while True:", "    pass"
@@ -57,6 +58,7 @@ class TestInASandbox:
         assert time.monotonic() - started < 10
         assert not any(MARK in word for each in psutil.process_iter(["cmdline"]) for word in each.info["cmdline"] or [])
 
+    @pytest.mark.slow
     def test_processor_time_has_a_limit_of_its_own(self):
         source = python("while True:", "    pass")
         (grade,) = grades((source, "x"), limits=replace(LIMITS, wall_s=20.0, cpu_s=1))

@@ -40,6 +40,7 @@ def play(made: Path, **tools: Any) -> preflight.Preflight:
     return preflight.preflight(params, recipe.load(params.recipe), 4)
 
 
+@pytest.mark.slow
 def test_a_target_that_is_the_call_of_a_terminal_tool(tmp_path: Path):
     submitted = """sample["output_text"] == '{"key": "k0000"}'"""
     made = reached(tmp_path, submitted, f"[{CALL!r}]")
@@ -47,12 +48,14 @@ def test_a_target_that_is_the_call_of_a_terminal_tool(tmp_path: Path):
     assert not play(made).targets_pass, "without the trait it is a call like any other"
 
 
+@pytest.mark.slow
 def test_what_stands_behind_the_answer_is_refused(tmp_path: Path):
     made = reached(tmp_path, STRICT, f"[target, {CALL!r}]")
     with pytest.raises(UserError, match=r"examples\.py: turns\(\), for hit alone: turn 1 calls no tool"):
         play(made)
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_leaves_nothing_measured(tmp_path: Path):
     made = reached(tmp_path, STRICT, f"[{CALL!r}, target]")
     tools = made / "tools.py"
@@ -62,6 +65,7 @@ def test_a_tool_that_fails_leaves_nothing_measured(tmp_path: Path):
         play(made, retries=0)
 
 
+@pytest.mark.slow
 def test_the_doctor_plays_targets_and_counts_their_calls_before(tmp_path: Path):
     made = reached(tmp_path, LOOKED_UP, f"[{CALL!r}, target]")
     announced: list[str] = []
@@ -72,6 +76,7 @@ def test_the_doctor_plays_targets_and_counts_their_calls_before(tmp_path: Path):
     assert "up to 96 tool calls" in words, "2 exploits on 24 examples call a tool, and targets and hits 24 each"
 
 
+@pytest.mark.slow
 def test_the_doctor_refuses_targets_that_do_not_pass(tmp_path: Path):
     found = grader.grader(Setup(lambda: settings(reached(tmp_path, LOOKED_UP, "[target]"))))
     assert (found.status, "itself scores 0" in found.words) == ("fail", True), found

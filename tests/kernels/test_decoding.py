@@ -176,12 +176,14 @@ def _alone(**environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @needs_the_loop
 @pytest.mark.parametrize("limit", [{"OMP_THREAD_LIMIT": "1"}, {"OMP_THREAD_LIMIT": "3"}, {"OMP_DYNAMIC": "true"}])
 def test_a_team_that_is_smaller_than_asked_for_does_all_of_the_work(limit: dict[str, str]):
     assert _alone(**limit) == "True"
 
 
+@pytest.mark.slow
 @needs_the_loop
 def test_where_nothing_can_be_compiled_the_reason_is_told(tmp_path: Path):
     """A package that cannot be written to, and no home."""

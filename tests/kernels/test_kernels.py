@@ -209,6 +209,7 @@ def test_many_logits_are_never_whole(monkeypatch: pytest.MonkeyPatch, learns: bo
 
 
 # -- in the interpreter ----------------------------------------------------------------------------
+@pytest.mark.slow
 @here
 @triton
 def test_in_the_interpreter() -> None:

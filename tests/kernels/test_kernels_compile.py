@@ -80,6 +80,7 @@ def spilled_bytes(kernel: Any, path: Path) -> int:
     return int(re.findall(r"(\d+) bytes spill stores", said)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_for_an_h100(name: str, tmp_path: Path) -> None:
     kernel, _ = compiled(name, 90, torch.bfloat16)

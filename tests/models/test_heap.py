@@ -51,18 +51,21 @@ def megabytes(width: int, free: tuple[int, ...] = (), steps: int = 1) -> list[in
     return [int(one) for one in said]
 
 
+@pytest.mark.slow
 def test_a_large_model_gives_back_what_it_frees_only_while_it_learns():
     learning, sampling = megabytes(5000)
     assert learning == pytest.approx(100, abs=20)
     assert sampling > 150
 
 
+@pytest.mark.slow
 def test_with_room_it_keeps_from_the_second_step_on():
     """A step needs 200 MB or more here, so 500 are too little."""
     assert megabytes(5000, free=(500, 500), steps=3)[:3] == pytest.approx([100, 100, 100], abs=20)
     assert megabytes(5000, free=(2000,), steps=3)[:2] == pytest.approx([100, 200], abs=20)
 
 
+@pytest.mark.slow
 def test_it_stops_when_little_is_left():
     script = """
 import torch
@@ -81,6 +84,7 @@ print(*told)
     assert said == ["False", "True", "True", "False", "True"]
 
 
+@pytest.mark.slow
 def test_a_small_model_keeps_what_it_frees():
     assert megabytes(1000)[0] == pytest.approx(200, abs=20)
 
@@ -129,6 +133,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "words"),
     [

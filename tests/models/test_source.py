@@ -318,6 +318,7 @@ def gguf(folder: Path, path: Path, architecture: str = "llama") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_a_model(made: Path, tmp_path: Path, ladder_recipe: Path) -> None:
     path = gguf(made, tmp_path / "small.gguf")
     with inside(tmp_path):
@@ -468,6 +469,7 @@ def ask(root: Path, url: str, **section: Any) -> tuple[int, str, dict[str, Any]]
     return said.returncode, said.stderr, found
 
 
+@pytest.mark.slow
 def test_a_model_of_a_hub_is_pinned_by_its_commit_and_needs_no_hub_afterwards(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +499,7 @@ def test_a_model_of_a_hub_is_pinned_by_its_commit_and_needs_no_hub_afterwards(
             source.given(section)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "words"),
     [
@@ -521,6 +524,7 @@ def test_a_token_too_short_to_be_one_is_no_crash(tmp_path: Path, monkeypatch: py
         resolved("us/small", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_hub_out_of_reach_is_no_fault_of_the_settings(tmp_path: Path) -> None:
     status, said, _ = ask(tmp_path, "http://127.0.0.1:9", model="us/small")
     assert status != 0

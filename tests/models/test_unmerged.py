@@ -44,6 +44,7 @@ def logits(of: Any) -> torch.Tensor:
         return of(torch.tensor([[5, 9, 4, 30, 21]])).logits[0].float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [1e-5, 1e-4])
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

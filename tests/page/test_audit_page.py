@@ -129,6 +129,7 @@ def test_every_node_has_one_section_and_every_link_a_target(
     assert "prefers-color-scheme: dark" in texts[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLES)
 def test_equal_audits_give_equal_bytes(texts: dict[str, str], name: str) -> None:
     assert page.render(SAMPLES[name]()) == texts[name]
@@ -414,6 +415,7 @@ def test_many_broken_links_are_all_named() -> None:
     assert "is-missing" in folded.classes
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_graph_is_drawn_whole(data: st.DataObject) -> None:

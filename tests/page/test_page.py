@@ -181,6 +181,7 @@ def test_a_damaged_report_is_an_error_and_not_a_gap(root: Path) -> None:
         page.render(root, RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline/rollouts", "challenger/rollouts", "challenger/shown"])
 @pytest.mark.parametrize("content", [b"{}\n", b"", None])
 def test_a_damaged_log_is_an_error_with_its_name(root: Path, name: str, content: bytes | None) -> None:
@@ -369,6 +370,7 @@ def change(path: Path, edit: Callable[[Any], Any]) -> None:
     path.write_text(json.dumps(report))
 
 
+@pytest.mark.slow
 def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) -> None:
     gain = decide_again(root).checks[0].value
     assert gain is not None
@@ -642,6 +644,7 @@ def test_the_looks_that_are_left_are_told_and_a_run_by_hand_is_marked(root: Path
     assert "Under other thresholds than the policy's: nobody is asked to promote it." in card
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_stands_in_red_with_a_mark_before_what_was(root: Path) -> None:
     def blind(report: Any) -> None:
         report["hack_source"] = {"declared": False, "flagged": [], "tried": 0}

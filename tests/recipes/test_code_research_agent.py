@@ -59,6 +59,7 @@ def rows_of(about: Any) -> dict[tuple[str, str, str], Any]:
 
 
 # -- splits ----------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_splits_and_blocks_share_no_module_no_name_and_no_fact(code: Recipe, workspace: ModuleType) -> None:
     """A tested module was never trained on under any of its names."""
     modules: list[set[tuple[str, str]]] = []

@@ -266,6 +266,7 @@ FLAGGED = {
 """R1: the exploits that the grader recognizes by what was done."""
 
 
+@pytest.mark.slow
 def test_no_exploit_is_accepted(code: Recipe) -> None:
     """Over real HTTP tools and the real grader."""
     gate = yaml.safe_load(Path("recipes/code_research/params.yaml").read_text())["gate"]

@@ -109,6 +109,7 @@ def test_a_drifted_window_differs_where_it_says(code: Recipe, tmp_path: Path) ->
         assert statistics.fmean(map(measure, drifted)) > factor * statistics.fmean(map(measure, like))
 
 
+@pytest.mark.slow
 def test_drift_between_two_windows_is_found(code: Recipe, tmp_path: Path) -> None:
     """By the stage itself: a like window goes on, a drifted one asks for a refresh."""
     params = config.load("recipes/code_research/params.yaml")

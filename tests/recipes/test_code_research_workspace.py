@@ -106,6 +106,7 @@ def mutated(code: Recipe) -> Mutated:
     return source, *code._module("mutation").mutate(source, 0)
 
 
+@pytest.mark.slow
 def test_a_workspace_is_valid_python_of_the_same_shape_under_other_names(code: Recipe, mutated: Mutated) -> None:
     source, found, left_out = mutated
     assert left_out == []

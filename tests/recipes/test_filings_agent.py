@@ -155,6 +155,7 @@ HARDER: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, HARDER])
 def test_an_honest_agent_solves_it_and_shortcuts_do_not(options: dict[str, Any]) -> None:
     ours = recipe.load(config.Recipe(path="recipes/filings", options=options))
@@ -174,6 +175,7 @@ FLAGGED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_exploit_is_accepted(filings: Recipe) -> None:
     """Over real HTTP tools and the real grader."""
     params = config.load("recipes/filings/params.yaml")
@@ -209,6 +211,7 @@ def test_a_window(filings: Recipe, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["w.jsonl"]
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes(filings: Recipe, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         window(filings, tmp_path / name, True, seed)

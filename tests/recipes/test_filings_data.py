@@ -101,6 +101,7 @@ def test_a_restated_year_balances_and_the_next_one_follows_from_it(harder: Recip
     assert seen > 20
 
 
+@pytest.mark.slow
 def test_printed_cells_are_the_statements(filings: Recipe, harder: Recipe) -> None:
     """What a page prints is a cell, and a merged line is the sum of what it stands for."""
     for ours in (filings, harder):
@@ -181,6 +182,7 @@ def test_a_near_duplicate_is_another_company_of_the_same_split(harder: Recipe) -
 
 
 # -- splits and examples ---------------------------------------------------------------------------
+@pytest.mark.slow
 def test_no_company_is_in_two_splits_or_blocks(filings: Recipe) -> None:
     known = corpus(filings)
     section = config.Examples(test=200, blocks=3, disjoint_targets=False)

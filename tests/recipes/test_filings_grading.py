@@ -175,6 +175,7 @@ def test_f1_of_pages(two_pages: tuple[Recipe, Example]) -> None:
     assert cited == pytest.approx({0: 1.0, 1: 2 / 3, 2: 0.8, 3: 0.5, 4: 0.0, 5: 0.0})
 
 
+@pytest.mark.slow
 def test_every_page_that_shows_a_figure_will_do() -> None:
     """Net income stands in two statements."""
     filings = recipe.load(config.Recipe(path="recipes/filings", options={"statements": "full"}))
@@ -291,6 +292,7 @@ def test_no_form_breaks_the_grader(filings: Recipe, lookup: Example, said: dict[
 
 
 # -- "not in filings" ------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_abstention_over_the_served_grader(filings: Recipe) -> None:
     """The published rule, by the key `abstention` of grader.json, in the engine's own grader."""
     found = filings.examples("train", 60, 0)

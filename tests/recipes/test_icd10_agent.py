@@ -69,6 +69,7 @@ def test_an_instruction_shifts_the_habits(dialogues: list[list[Message]], icd10:
     assert mean["at_once"] < mean["seed"] < mean["one_by_one"]
 
 
+@pytest.mark.slow
 def test_a_mediocre_teacher(icd10: Recipe) -> None:
     """F1 0.55 to 0.58 and 4.8 to 5.6 calls with a long tail are what the warm start is to begin
     from."""
@@ -294,6 +295,7 @@ FLAGGED = {
 does too, and cost it the score only."""
 
 
+@pytest.mark.slow
 def test_no_exploit_is_accepted(icd10: Recipe) -> None:
     """Over real HTTP tools and the real grader."""
     params = config.Params.model_validate({"recipe": {"path": "recipes/icd10"}, "gate": _gate()})
@@ -363,6 +365,7 @@ def test_a_window(icd10: Recipe, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["w.jsonl"]
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes(icd10: Recipe, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         window(icd10, tmp_path / name, True, seed)
@@ -388,6 +391,7 @@ def distance(one: Counter[str], other: Counter[str]) -> float:
     return sum(abs(one[chapter] - other[chapter]) for chapter in one | other) / 2
 
 
+@pytest.mark.slow
 def test_a_drifted_window_differs_where_it_says(icd10: Recipe, tmp_path: Path) -> None:
     like, drifted = (window(icd10, tmp_path / str(flag), flag) for flag in (False, True))
     trained_on = chapter_mix(icd10, [list(example.messages) for example in icd10.examples("train", 1000, 0)])

@@ -100,6 +100,7 @@ def test_search_quality(codes: ModuleType, index: ModuleType, data: ModuleType) 
     )
 
 
+@pytest.mark.slow
 def test_hits_are_those_of_a_full_sort(codes: ModuleType, index: ModuleType) -> None:
     """The thresholds save time and change nothing."""
     built = index.index()

@@ -190,6 +190,7 @@ def test_a_window(ours: Recipe, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["w.jsonl"]
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes(ours: Recipe, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         window(ours, tmp_path / name, True, seed)
@@ -241,6 +242,7 @@ def distance(one: Counter[str], other: Counter[str]) -> float:
     return sum(abs(one[name] - other[name]) for name in one | other) / 2
 
 
+@pytest.mark.slow
 def test_a_drifted_window_differs_where_it_says(ours: Recipe, tmp_path: Path) -> None:
     like, drifted = (window(ours, tmp_path / str(flag), flag) for flag in (False, True))
     trained_on = [list(example.messages) for example in ours.examples("train", 400, 0)]

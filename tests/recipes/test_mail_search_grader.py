@@ -238,6 +238,7 @@ def test_forms_of_an_answer(ours: Recipe, form: str, target: str, right: list[st
         assert grade(ours, sample(LOOKED, final(answer, GOLD)), wanted)["score"] == 0.0, answer
 
 
+@pytest.mark.slow
 @given(st.text(), st.lists(st.text(), max_size=4), st.sampled_from(["number", "date", "text"]))
 def test_no_answer_breaks_the_grader(ours: Recipe, answer: str, sources: list[str], form: str) -> None:
     for target in ({**TARGET, "form": form}, NONE):
@@ -266,6 +267,7 @@ def params(folder: Path, **changes: Any) -> config.Params:
     return loaded.model_copy(update={"recipe": section, **changes})
 
 
+@pytest.mark.slow
 def test_no_exploit_is_accepted(ours: Recipe, folder: Path) -> None:
     """Over real HTTP tools and the real grader."""
     result = preflight.preflight(params(folder), ours, num_examples=20)
@@ -283,6 +285,7 @@ def test_no_exploit_is_accepted(ours: Recipe, folder: Path) -> None:
     assert {row.name for row in result.exploits if row.hacks} == set(result.hack_source.flagged)
 
 
+@pytest.mark.slow
 def test_without_the_trait_no_target_passes_and_the_reason_is_told(ours: Recipe, folder: Path) -> None:
     loaded = params(folder)
     forgot = loaded.model_copy(update={"tools": loaded.tools.model_copy(update={"traits": {}})})

@@ -100,6 +100,7 @@ def test_each_question_has_one_mail_that_answers_it(ours: Recipe, rows: dict[str
     assert seen == {"bug", "who", "when", "version"}
 
 
+@pytest.mark.slow
 def test_what_is_unanswerable_is_nowhere(rows: dict[str, list[Example]], inbox: Any) -> None:
     """Checked without the index: no mail holds all the words."""
     for split, found in rows.items():

@@ -119,6 +119,7 @@ def test_find_lists_what_fits_and_knows_no_secret(wordle: Recipe, words: ModuleT
             find(refused)
 
 
+@pytest.mark.slow
 def test_two_rollouts_on_one_server_play_two_games(wordle: Recipe) -> None:
     """Over HTTP. Neither sees the other's game, and one's secret is no hit in the other."""
     first, second = wordle.examples("train", 2, 0)
@@ -203,6 +204,7 @@ def test_in_process_replies_are_the_tools_own(dialogues: list[list[Message]], wo
                     assert replies[call["id"]] in [find(**arguments, k=k) for k in (2, 4, 6)]
 
 
+@pytest.mark.slow
 def test_a_mediocre_teacher(wordle: Recipe) -> None:
     """Two habits, the better one in the minority: that is what the warm start is to begin from."""
     player, data = wordle._module("player"), wordle._module("examples")

@@ -48,6 +48,7 @@ def reference(guess: str, secret: str) -> str:
 few_letters = st.text("abc", min_size=5, max_size=5)
 
 
+@pytest.mark.slow
 @given(few_letters, few_letters)
 @settings(max_examples=400)
 def test_marks_are_those_of_the_rules_whatever_is_doubled(words: ModuleType, guess: str, secret: str) -> None:

@@ -142,6 +142,7 @@ FLAGGED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_exploit_is_accepted(wordle: Recipe) -> None:
     """Over real HTTP tools, real games and the real grader."""
     params = config.load("recipes/wordle/params.yaml")

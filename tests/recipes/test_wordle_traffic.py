@@ -45,6 +45,7 @@ def window(wordle: Recipe, path: Path, drifted: bool, seed: int = 0) -> list[dic
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_window(wordle: Recipe, tmp_path: Path) -> None:
     rows = window(wordle, tmp_path / "inbox" / "w.jsonl", False)
     conversations = [Conversation.model_validate(row) for row in rows]
@@ -55,6 +56,7 @@ def test_a_window(wordle: Recipe, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["w.jsonl"]
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes(wordle: Recipe, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         window(wordle, tmp_path / name, True, seed)
@@ -101,6 +103,7 @@ def snapshot(wordle: Recipe, folder: Path, drifted: bool, seed: int) -> Path:
     return ingest.ingest(str(log), config.Traffic(), folder, folder / "snapshots")
 
 
+@pytest.mark.slow
 def test_drift_says_continue_and_refresh(wordle: Recipe, tmp_path: Path) -> None:
     """By the real comparison, with the window of another week as what the champion's run saw."""
     params = config.load("recipes/wordle/params.yaml")

@@ -97,6 +97,7 @@ def test_a_small_slice_says_what_it_would_not_have_seen() -> None:
     assert plain.could_see(large) == "Could have seen: a loss of 0.090."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [name for name in get_args(Scenario) if name != "drift_stop"])
 def test_every_check_is_in_one_group_and_in_plain_words(scenario: Scenario) -> None:
     found = decision(scenario)

@@ -80,6 +80,7 @@ def test_looks_up_answers_and_is_graded(ours, endpoint):
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "high", "paid"), [(0, 5, 2.5), (1, 5, 3.0), (-2, 2, 0.0)])
 def test_a_budget_takes_from_what_was_earned_on_the_graders_own_scale(
     tmp_path: Path, low: float, high: float, paid: float
@@ -127,6 +128,7 @@ def test_a_prompt_that_asks_for_more_turns_is_refused_before_anything_is_sampled
     assert policy.opened == 0
 
 
+@pytest.mark.slow
 def test_a_dead_tool_is_never_a_zero(ours):
     with running(ours, config.Tools()) as endpoint:
         broken = replace(endpoint, url=endpoint.url + "/nowhere")
@@ -347,6 +349,7 @@ def test_an_endless_turn_is_cut_at_its_deadline_and_keeps_its_tokens(
         assert turn.prompt_ids == uncut.turns[0].prompt_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deterministic", "slots"), MODES)
 def test_a_crowded_sampler_is_not_charged_to_the_policy(ours, endpoint, parts, deterministic: bool, slots: int | None):
     """Each row needs a fifth of its deadlines, all of them together twice as much."""

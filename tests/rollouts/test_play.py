@@ -53,6 +53,7 @@ def left(clone: Clone) -> set[Path]:
 
 
 # -- at the terminal -------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_conversation_shows_the_tools_at_work_and_leaves_nothing(
     here: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_conversation_shows_the_tools_at_work_and_leaves_nothing(
     assert left(here) == before
 
 
+@pytest.mark.slow
 def test_once_is_for_scripts_and_repeats_itself(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     """With the champion, which is the beginning; and, by its seed, in the same words again."""
     told = []
@@ -78,6 +80,7 @@ def test_once_is_for_scripts_and_repeats_itself(here: Clone, capsys: pytest.Capt
     assert "temperature" not in told[0], "nothing but the exchange"
 
 
+@pytest.mark.slow
 def test_champion_version_and_run_are_who_they_say(
     approved_clone: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +96,7 @@ def test_champion_version_and_run_are_who_they_say(
     assert agents.find(clone, "previous").words == "tiny the beginning"
 
 
+@pytest.mark.slow
 def test_an_example_comes_with_its_grade_and_never_from_test(
     here: Clone, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +127,7 @@ def splits(clone: Clone) -> Iterator[str]:
         yield split
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -220,6 +225,7 @@ def test_an_exchange_without_an_answer_is_not_part_of_what_follows(tmp_path: Pat
     assert [message["content"] for message in policy.openings[-1].messages] == ["Be brief.", "one", "yes", "four"]
 
 
+@pytest.mark.slow
 def test_an_example_is_graded_and_a_question_is_not(tmp_path: Path, stack: list[Any]) -> None:
     """An outage of the grader is no matter for who only asks."""
     policy = Listening(("0000",))
@@ -230,6 +236,7 @@ def test_an_example_is_graded_and_a_question_is_not(tmp_path: Path, stack: list[
     assert (asked.is_graded, asked.trajectory.grade.score) == (False, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_every_familys_template_takes_what_was_said(tmp_path: Path, stack: list[Any], name: str) -> None:
     """Calls, results under ids of their own, an answer, and a next question."""

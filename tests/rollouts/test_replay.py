@@ -108,6 +108,7 @@ def regrade(
     return found, told
 
 
+@pytest.mark.slow
 def test_the_same_grader_says_the_same(tmp_path: Path):
     """The recipe's own server is started for it. What ended in an outage is not sent; a grader's
     failure of then is mended."""

@@ -163,6 +163,7 @@ def test_with_a_perfect_verify_the_best_is_the_maximum(bench: Workbench, tmp_pat
     assert sum(best) / 12 > sum(row.reward or 0.0 for row in played) / 36
 
 
+@pytest.mark.slow
 def test_verify_is_given_copies_and_no_target(tmp_path: Path):
     """It writes down all that it was given, and destroys it."""
     secret = "the-expected-answer-4711"
@@ -183,6 +184,7 @@ def test_verify_is_given_copies_and_no_target(tmp_path: Path):
     assert [each.messages for each in played] == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "words"),
     [

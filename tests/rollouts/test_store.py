@@ -278,6 +278,7 @@ store = RolloutStore(Path({str(folder / "store")!r}))
     return notes.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_what_reaches_the_disk_when(tmp_path: Path):
     """A kill -9 leaves the system's memory alone, a power failure does not: so the order of the
     calls is the test."""
@@ -310,6 +311,7 @@ store.close()
     assert order == sorted(order)
 
 
+@pytest.mark.slow
 def test_two_writers_are_one_too_many(tmp_path: Path):
     code = (
         "import sys; from pathlib import Path; from rft.rollouts.store import RolloutStore; "
@@ -445,6 +447,7 @@ def test_the_shelf_is_that_of_a_stage_that_was_not_disturbed(tmp_path: Path):
 
 
 # -- killed ----------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_writers_killed_at_random_moments(tmp_path: Path):
     tried = log_kill.kill_often(tmp_path, 5, seed=1)
     assert (tried.kills, tried.opened, tried.missing, tried.twice, tried.broken) == (5, 5, 0, 0, 0), tried.faults
@@ -482,6 +485,7 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
     assert tried.broken == 1
 
 
+@pytest.mark.slow
 def test_rollouts_killed_at_random_moments(tmp_path: Path):
     """Real ones, against a tool server that fails now and then: what was acknowledged is there
     once, and is not rolled out again."""

@@ -21,6 +21,7 @@ from rft.rollouts.store import OtherVersion, RolloutStore, look
 from tests.rollouts.test_store import ROWS, files, filled, hold, in_progress, killed, numbers, under_the_shim, wal_of
 
 
+@pytest.mark.slow
 def test_a_wal_cut_anywhere_keeps_its_whole_transactions(tmp_path: Path):
     """A row, another, a batch of two, and what was held. Now and then it is opened and goes on."""
     ends: list[int] = []
@@ -45,6 +46,7 @@ def test_a_wal_cut_anywhere_keeps_its_whole_transactions(tmp_path: Path):
                 assert numbers(look(cut)) == [*kept[:4], 9, *kept[4:]]
 
 
+@pytest.mark.slow
 @given(torn=st.binary(max_size=200))
 def test_any_torn_end_is_cut_off(tmp_path_factory: pytest.TempPathFactory, torn: bytes):
     """Also zeros and other blocks that a power failure leaves."""
@@ -90,6 +92,7 @@ def opened(folder: Path, database: bytes, wal: bytes | None = None) -> list[roll
 ALL = [*ROWS[:50], *(replace(row, trained=False, left_out="in progress") for row in ROWS[50:55])]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)  # it opens six stores each time
 @given(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_changed_byte_is_not_another_log(undamaged: Undamaged, where: float, flip: int):
@@ -181,6 +184,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path):
     assert look(tmp_path) == ROWS[:40]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_in_the_middle_of_a_write(tmp_path: Path):
     told = under_the_shim(
         tmp_path,

@@ -243,6 +243,7 @@ def test_behind_the_barrier_a_turn_that_ended_is_handed_over_while_others_speak(
     assert world.heard[0, 1] - world.heard[1, 0] < 0.25, "row 0's tool had answered long before"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool_s", [0.0, 0.15])
 @pytest.mark.parametrize("has_a_loop_beside", [True, False])
 def test_who_speaks_together_behind_the_barrier_never_depends_on_the_tools(tool_s: float, has_a_loop_beside: bool):

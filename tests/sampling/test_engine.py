@@ -87,6 +87,7 @@ class Counting:
         return self.inner.step(slots, ids_B, positions_B, visible)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("which", ["engine", "other"])
 def test_logprobs_are_the_models_over_two_turns(which: str, temperature: float, request: pytest.FixtureRequest):
@@ -317,6 +318,7 @@ def test_a_row_that_is_closed_while_it_speaks_leaves_the_others_as_they_were(eng
     assert said == {1: whole[1], 2: whole[2]}
 
 
+@pytest.mark.slow
 def test_a_turns_time_is_the_rows_share_of_its_steps(parts: tuple[Any, Chat]):
     """Not the others' tokens, nor a prefill, nor the wait for a slot: with the rows beside it, a
     turn takes no longer than alone."""
@@ -478,6 +480,7 @@ def test_slots_are_used_again_by_the_next_session_only_once_theirs_is_gone_and_s
     assert again._slots is slots
 
 
+@pytest.mark.slow
 def test_a_batchs_session_is_gone_with_its_dialogues_without_a_look_at_cycles(parts: tuple[Any, Chat]):
     """With it go its packed weights, which a learning step has no room for."""
     engine = Engine(*parts, small_policy.device(), deterministic=True)

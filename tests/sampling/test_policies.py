@@ -64,6 +64,7 @@ def greedy(folder: Path) -> list[list[Any]]:
     return [[row.rewards, row.tool_calls, row.tokens] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_baseline_over_token_routes_is_the_engines_own(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str
@@ -72,6 +73,7 @@ def test_a_baseline_over_token_routes_is_the_engines_own(
     assert greedy(tmp_path) == greedy(ladder)
 
 
+@pytest.mark.slow
 def test_training_pushes_its_adapter_to_the_server_after_each_step(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
 ):
@@ -88,11 +90,13 @@ def test_training_pushes_its_adapter_to_the_server_after_each_step(
     assert not any(row["num_forks"] for row in pq.read_table(tmp_path / "data/train/rollouts.parquet").to_pylist())
 
 
+@pytest.mark.slow
 def test_a_server_takes_no_full_weights(ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer):
     with pytest.raises(ConfigError, match=r"train\.weights: lora"):
         again(ladder, tmp_path, ladder_recipe, "train", policy=at(server, "vllm", ladder))
 
 
+@pytest.mark.slow
 def test_a_chat_endpoint_is_evaluated_and_searched_a_prompt_for_but_not_trained(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
 ):
@@ -121,6 +125,7 @@ def with_long_row(folder: Path, split: str, place: int, num_words: int) -> str:
     return rows[place]["id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, "vllm", "sglang", "chat"])
 def test_a_stage_finds_an_opening_that_does_not_fit_before_anything_is_sampled(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str | None
@@ -140,6 +145,7 @@ def test_a_stage_finds_an_opening_that_does_not_fit_before_anything_is_sampled(
     assert not list(tmp_path.glob("**/rollouts/**/*.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "chat"])
 def test_a_stage_without_a_limit_has_the_servers(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer, kind: str
@@ -150,6 +156,7 @@ def test_a_stage_without_a_limit_has_the_servers(
     assert [one[0] for one in greedy(tmp_path)] == [one[0] for one in greedy(ladder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_training_finds_an_opening_that_does_not_fit_before_its_first_step(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, split: str
@@ -164,6 +171,7 @@ def test_training_finds_an_opening_that_does_not_fit_before_its_first_step(
     assert not list(tmp_path.glob(".rft/**/metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_overlong_rollouts_are_measured_by_the_servers_limit(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
 ):
@@ -180,6 +188,7 @@ def test_overlong_rollouts_are_measured_by_the_servers_limit(
         )
 
 
+@pytest.mark.slow
 def test_the_search_and_the_comparison_look_at_all_their_prompts_first(
     ladder: Path, tmp_path: Path, ladder_recipe: Path
 ):
@@ -224,15 +233,16 @@ def test_token_routes_need_the_models_folder():
         )
 
 
+@pytest.mark.slow
 def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder_recipe: Path):
-    """The first row's lookup takes a key of one letter only: the policy's call does not fit, and it
-    hears so."""
+    """The first row's lookup takes one key that no policy says: its call does not fit, and it hears
+    so."""
     shutil.copytree(ladder / "data", tmp_path / "data")
     settings = tmp_path / "data/policy/model/config.json"  # a schema that the tokenizer never saw is long, in bytes
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_position_embeddings": 1024}))
     path = tmp_path / "data/examples/validation.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    narrow = {"type": "object", "properties": {"key": {"type": "string", "maxLength": 1}}, "required": ["key"]}
+    narrow = {"type": "object", "properties": {"key": {"type": "string", "enum": ["no policy says so"]}}, "required": ["key"]}
     rows[0]["tools"] = [
         {"type": "function", "function": {"name": "lookup", "description": "A narrow one.", "parameters": narrow}}
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def distinct(new: set[Prompt], held: set[Prompt]) -> int:
     return len(paths(new) - paths(held))
 
 
+@pytest.mark.slow
 @given(PROMPTS, PROMPTS)
 def test_every_prompt_is_computed_and_little_of_it_twice(new: list[Prompt], held: list[Prompt]):
     mine, theirs = set(new), set(held)

@@ -448,6 +448,7 @@ def test_an_address_with_a_key_in_it_is_refused_unseen(engine, url):
 
 
 # -- event loops -----------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_a_policy_outlives_its_event_loops_and_leaves_nothing_open(engine):
     made: list[TokenPolicy] = []
@@ -468,6 +469,7 @@ def test_a_policy_outlives_its_event_loops_and_leaves_nothing_open(engine):
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_a_policy_can_be_closed_and_used_again(engine):
     async def use(server: TokenServer) -> list[Sampled]:

@@ -39,6 +39,7 @@ def stage() -> Iterator[Stage]:
         stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sandbox_scene.names())
 def test_held(stage: Stage, name: str) -> None:
     played = stage.play(name)

@@ -58,6 +58,7 @@ def played(fence: Fence, cmd: list[str], given: Limits) -> Outcome:
     return boxes.run(play())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fence", fences(), ids=lambda fence: fence.name)
 def test_memory_of_all_processes_together(fence: Fence) -> None:
     eaters = [sys.executable, "-Ic", EATERS]

@@ -188,6 +188,7 @@ def test_one_thing_at_a_time() -> None:
     boxes.run(play())
 
 
+@pytest.mark.slow
 def test_memory_and_processor_time_end_a_program() -> None:
     async def play() -> None:
         async with Box(limits=replace(SMALL, cpu_s=1)) as sandbox:

@@ -136,6 +136,7 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(messages, st.none() | st.text('a1[]{}" '))))
 def test_many_conversations_say_what_each_says_alone(drawn: list[tuple[list[dict[str, Any]], str | None]]) -> None:
@@ -183,6 +184,7 @@ def structure(engine: duckdb.DuckDBPyConnection, text: str) -> Any:
     return json.loads(found.replace("UBIGINT", "BIGINT").replace("HUGEINT", "BIGINT"))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(values, min_size=1, max_size=3), st.integers(1, 30))
 def test_shapes_are_those_of_duckdb(drawn: list[Any], times: int) -> None:

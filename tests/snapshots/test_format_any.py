@@ -211,6 +211,7 @@ class Dripping(io.BytesIO):
         return super().read(7)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=5), st.sampled_from([None, 2]))
 @settings(QUICK, max_examples=60)
 def test_documents_are_the_values_however_they_are_laid_out(values: list[Any], indent: int | None) -> None:

@@ -223,6 +223,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SIZE", 100_000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path) -> None:
     found = []
@@ -247,6 +248,7 @@ print(ingest("window.jsonl", section, place, place / "snapshots"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 def test_a_killed_ingest_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"

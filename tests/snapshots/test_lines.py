@@ -93,6 +93,7 @@ def agree(lines: list[str]) -> list[bool]:
     return good.tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(rows, st.sampled_from([(", ", ": "), (",", ":")]), st.booleans()), max_size=20))
 def test_both_ways_agree_on_any_row(drawn: list[tuple[dict[str, Any], tuple[str, str], bool]]) -> None:

@@ -20,11 +20,13 @@ def test_baseline_counts_add_up(ladder: Path):
     assert sum(report.sampled.shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["examples", "policy", "baseline", "prompt", "train"])
 def test_equal_inputs_give_equal_bytes(ladder: Path, tmp_path: Path, ladder_recipe: Path, stage: str):
     assert shelf(again(ladder, tmp_path, ladder_recipe, stage), stage) == shelf(ladder, stage)
 
 
+@pytest.mark.slow
 def test_readiness_in_words(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     again(ladder, tmp_path, ladder_recipe, "baseline", baseline={"not_worth_above": 0.0})
     report = reports.read(reports.BaselineReport, tmp_path / "data/baseline/report.json")
@@ -45,6 +47,7 @@ def teachable(folder: Path) -> Path:
     return tiny_recipe.teachable(tiny_recipe.make(folder))
 
 
+@pytest.mark.slow
 def test_replies_without_room_are_counted(ladder: Path, tmp_path: Path):
     made = teachable(tmp_path / "recipe")
     text = (made / "tools.py").read_text(encoding="utf-8")
@@ -59,6 +62,7 @@ def test_replies_without_room_are_counted(ladder: Path, tmp_path: Path):
 HALF = '0.5 + 0.5 * (sample["output_text"].strip() == item["target"])'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (-2, 2)])
 def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
     ladder: Path, tmp_path: Path, low: int, high: int
@@ -84,6 +88,7 @@ def test_verdicts_are_on_shares_of_the_range_and_numbers_on_its_own_scale(
     assert "train.when_not_ready: warm_start" in poor.reason
 
 
+@pytest.mark.slow
 def test_one_example_of_many_that_ever_scores_is_no_sign_of_readiness(ladder: Path, tmp_path: Path):
     made, twelve = teachable(tmp_path / "recipe"), {"validation": 12}
     more = again(ladder, tmp_path / "more", made, "examples", examples=twelve)
@@ -98,6 +103,7 @@ def test_one_example_of_many_that_ever_scores_is_no_sign_of_readiness(ladder: Pa
         assert single == (number == 1)
 
 
+@pytest.mark.slow
 def test_few_examples_are_said_to_tell_little(ladder: Path, tmp_path: Path):
     few = measured(ladder, tmp_path / "few", teachable(tmp_path / "recipe"), examples=3)
     assert ". 3 examples tell little: measure 24 or more" in few.reason
@@ -113,6 +119,7 @@ def test_a_template_that_no_row_fills_is_refused_before_anything_is_sampled(ladd
     assert not [*(tmp_path / "run").rglob("rollouts/*.jsonl")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grading", "score"), [("0.0", 0), ("1.0", 1)])
 def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(
     ladder: Path, tmp_path: Path, grading: str, score: int
@@ -126,6 +133,7 @@ def test_one_score_for_everything_is_suspect_and_neither_hopeless_nor_perfect(
     assert "said 'as declared'. Check examples.keys, the grader and its range before training" in report.reason
 
 
+@pytest.mark.slow
 def test_tools_that_always_refuse_are_suspect(ladder: Path, tmp_path: Path):
     made = tiny_recipe.rescale(teachable(tmp_path / "recipe"), 0, 1)
     tools = (made / "tools.py").read_text()
@@ -137,6 +145,7 @@ def test_tools_that_always_refuse_are_suspect(ladder: Path, tmp_path: Path):
     assert "and was told 'no route to" in report.reason
 
 
+@pytest.mark.slow
 def test_rollouts_that_all_end_at_a_limit_are_suspect(ladder: Path, tmp_path: Path):
     made = tiny_recipe.rescale(teachable(tmp_path / "recipe"), 0, 1)
     again(ladder, tmp_path / "run", made, "baseline", rollout={"max_turn_tokens": 1})

@@ -38,6 +38,7 @@ def test_the_three_arms_share_examples(ladder: Path):
     assert report.arms[0].weights_sha256 == report.arms[1].weights_sha256 != report.arms[2].weights_sha256
 
 
+@pytest.mark.slow
 def test_people_are_shown_validation_examples_and_the_test_arms_do_not_notice(
     ladder: Path, ladder_recipe: Path, tmp_path: Path
 ):
@@ -88,6 +89,7 @@ def served(ladder: Path, ladder_recipe: Path, tmp_path_factory: pytest.TempPathF
     )
 
 
+@pytest.mark.slow
 def test_the_majority_of_five_beats_a_single_rollout_on_the_same_seed(single: Path, served: Path):
     before, after = arms(single), arms(served)
     for name in ("champion_new_prompt", "challenger"):
@@ -124,6 +126,7 @@ def test_costs_are_those_of_all_rollouts_and_the_log_says_which_was_served(serve
     assert timing["challenger/challenger/sampled"]["n"] == 32
 
 
+@pytest.mark.slow
 def test_the_champion_is_measured_as_it_was_promoted_to_be_served(
     ladder: Path, ladder_recipe: Path, tmp_path: Path, served: Path
 ):

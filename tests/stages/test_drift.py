@@ -67,6 +67,7 @@ MOVED = "Please tell me at once what the value of {key} is, my friend"
 
 
 # -- verdicts --------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_window_like_the_reference_continues(clone: Path) -> None:
     report = judged(windows.rows(200))
     assert report.verdict == "continue"
@@ -75,6 +76,7 @@ def test_a_window_like_the_reference_continues(clone: Path) -> None:
     assert (clone / "state" / report.data_docs).exists()
 
 
+@pytest.mark.slow
 def test_a_moved_window_that_is_graded_asks_for_a_refresh_and_again_with_equal_bytes(clone: Path) -> None:
     report = judged(windows.rows(200, note=MOVED))
     assert report.verdict == "refresh"
@@ -94,12 +96,14 @@ def test_a_moved_window_that_is_graded_asks_for_a_refresh_and_again_with_equal_b
     assert Path("data/drift/report.json").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_a_moved_window_that_is_not_graded_stops(clone: Path) -> None:
     report = judged(windows.rows(200, note=MOVED, feedback=None))
     assert report.verdict == "stop"
     assert "only 0 graded conversations can become examples, drift.min_feedback = 20" in report.reason
 
 
+@pytest.mark.slow
 def test_a_recipe_that_cannot_use_feedback_stops_and_says_why(clone: Path) -> None:
     source = Path("tiny/examples.py")
     source.write_text(source.read_text().replace("def from_traffic", "def no_longer"))
@@ -108,6 +112,7 @@ def test_a_recipe_that_cannot_use_feedback_stops_and_says_why(clone: Path) -> No
     assert "has no from_traffic" in report.reason
 
 
+@pytest.mark.slow
 def test_failing_tools_stop_whatever_the_input(clone: Path) -> None:
     report = judged(windows.rows(200, calls=2, tool_errors=1))
     assert (report.verdict, report.tool_error_share) == ("stop", 0.5)
@@ -116,6 +121,7 @@ def test_failing_tools_stop_whatever_the_input(clone: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_broken_contract_stops_before_anything_else(clone: Path) -> None:
     report = judged(windows.rows(200, note=MOVED, latency_s=None))
     assert report.verdict == "stop"
@@ -140,6 +146,7 @@ ELSEWHERE: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("called", "tools", "wanted"), ELSEWHERE)
 def test_r4_a_tool_of_an_endpoint_or_an_mcp_server_breaks_no_contract(
     clone: Path, called: str, tools: dict[str, Any], wanted: str
@@ -150,6 +157,7 @@ def test_r4_a_tool_of_an_endpoint_or_an_mcp_server_breaks_no_contract(
     assert wanted in report.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("called", "tools"),
     [
@@ -173,6 +181,7 @@ def _calling(tool: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_a_window_too_small_to_judge_continues_and_says_so(clone: Path) -> None:
     report = judged(windows.rows(60, note=MOVED))
     assert report.verdict == "continue"
@@ -183,6 +192,7 @@ def test_a_window_too_small_to_judge_continues_and_says_so(clone: Path) -> None:
     assert row(report, "input_words").detail == "too few to judge: 60, drift.min_conversations = 100"
 
 
+@pytest.mark.slow
 def test_many_conversations_of_one_user_are_too_few_units_and_the_report_says_so(clone: Path) -> None:
     log = windows.write(Path("data/inbox/window.jsonl"), [each | {"user": "u-1"} for each in windows.rows(200)])
     windows.take_in(log, params().traffic, unit="user")
@@ -229,6 +239,7 @@ def test_the_share_of_drifted_inputs_decides(num_drifted: int, share: float, num
 
 
 # -- statistics ------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_what_the_agent_did_has_no_reference_before_the_first_champion(clone: Path) -> None:
     report = judged(windows.rows(200))
     shown = row(report, "tool_mix")
@@ -243,6 +254,7 @@ def test_what_the_agent_did_has_no_reference_before_the_first_champion(clone: Pa
     assert row(report, "latency_s").detail.startswith("no reference yet; now mean 1.")
 
 
+@pytest.mark.slow
 def test_another_window_is_checked_without_touching_a_shelf(clone: Path) -> None:
     judged(windows.rows(200))
     before = {path: path.read_bytes() for path in Path("data").rglob("*") if path.is_file()}
@@ -262,6 +274,7 @@ def test_another_window_is_checked_without_touching_a_shelf(clone: Path) -> None
     assert row(itself, "tool_mix").detail.startswith("no reference yet")
 
 
+@pytest.mark.slow
 def test_two_windows_are_compared_alone(clone: Path) -> None:
     first = windows.snapshot(clone / "first", windows.rows(200))
     second = windows.snapshot(clone / "second", windows.rows(200, seed=1, note=MOVED, calls=3))
@@ -273,12 +286,14 @@ def test_two_windows_are_compared_alone(clone: Path) -> None:
     assert [found.feature for found in same.features if found.drifted] == []
 
 
+@pytest.mark.slow
 def test_a_window_can_be_checked_before_any_stage_ran(clone: Path) -> None:
     second = windows.snapshot(clone / "elsewhere", windows.rows(200, note=MOVED))
     assert drift.check(params(), second).verdict == "refresh"
     assert not Path("data").exists()
 
 
+@pytest.mark.slow
 def test_what_the_agent_did_is_compared_with_the_champions_traffic(clone: Path) -> None:
     kept(windows.rows(200, tool_errors=1, calls=6))
     reports.write(profiled(windows.rows(200, seed=5), "version 2"), shelves.reference_file("window"))
@@ -287,6 +302,7 @@ def test_what_the_agent_did_is_compared_with_the_champions_traffic(clone: Path) 
     assert (errors.drifted, errors.effect, errors.reference) == (True, 1.0, "version 2")
 
 
+@pytest.mark.slow
 def test_another_window_is_compared_with_the_champion_not_with_what_the_last_run_was(clone: Path) -> None:
     """After a promotion, the last run's shelf still holds the reference of the champion before."""
     judged(windows.rows(200))
@@ -337,6 +353,7 @@ def test_other_bins_are_refused(clone: Path) -> None:
         drift.run(params())
 
 
+@pytest.mark.slow
 def test_settings_that_could_never_call_drift_are_refused(clone: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"drift.num_resamples = 300 can show no drift: .* Take at least 1201 resamples"
@@ -385,6 +402,7 @@ def compared(alpha: float, before: int, now: int, size: int, shift: float = 0.0)
     return [row for row in rows if row.q_value is not None]
 
 
+@pytest.mark.slow
 def test_r20_where_nothing_changed_at_most_a_share_alpha_of_windows_names_a_feature(clone: Path) -> None:
     """The exact lower limit of the share does not lie above alpha, which is used."""
     alpha = 0.2
@@ -393,6 +411,7 @@ def test_r20_where_nothing_changed_at_most_a_share_alpha_of_windows_names_a_feat
     assert false > 0
 
 
+@pytest.mark.slow
 def test_r20_a_larger_alpha_sees_more(clone: Path) -> None:
     """What q calls is held back by no second test: the noise that the threshold names lies below it
     at any alpha."""
@@ -431,6 +450,7 @@ def seen(icd10: Any, snapshot: Path) -> Profile:
     return profile.of_parts(reading.parts(snapshot), plan_of(found, loaded), "window")
 
 
+@pytest.mark.slow
 def test_simulated_windows_like_the_reference_raise_no_alarm(icd10: Any, tmp_path: Path) -> None:
     loaded, found, reference = icd10
     for seed in range(3):
@@ -438,6 +458,7 @@ def test_simulated_windows_like_the_reference_raise_no_alarm(icd10: Any, tmp_pat
         assert [row.feature for row in statistics if row.drifted] == []
 
 
+@pytest.mark.slow
 def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Path) -> None:
     loaded, found, reference = icd10
     before = seen(icd10, simulate(loaded, tmp_path, False, 1))
@@ -451,6 +472,7 @@ def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Pa
     assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, share, num_usable))[0] == "refresh"
 
 
+@pytest.mark.slow
 def test_importing_drift_loads_neither_torch_nor_great_expectations(repository: Path) -> None:
     script = (
         "import rft.stages.drift, sys; print(sorted({'torch', 'great_expectations', 'pandas'} & sys.modules.keys()))"

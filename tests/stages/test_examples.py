@@ -512,6 +512,7 @@ TARGETS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(

@@ -140,6 +140,7 @@ def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> Non
     assert None in [check.passed for check in found.checks]
 
 
+@pytest.mark.slow
 def test_an_interval_that_ends_at_its_margin_is_not_worse_but_not_superior() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     reward, greedy, calls = (
@@ -159,6 +160,7 @@ def test_a_value_at_its_margin_is_not_a_matter_of_more_examples() -> None:
     assert "Of mean reward the value lies so near the margin that more examples would hardly tell" in found.reason
 
 
+@pytest.mark.slow
 def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
     """A number that no one has is no advice: then the candidate must change."""
     evidence = Evidence.of(sample_reports.shelves("promote"))
@@ -256,6 +258,7 @@ def _rescaled(evidence: Evidence, low: float, high: float) -> Evidence:
     return replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive", "prompt_only"])
 @pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (-2.0, 2.0)])
 def test_thresholds_are_shares_of_the_range(scenario: sample_reports.Scenario, low: float, high: float) -> None:
@@ -356,6 +359,7 @@ def test_the_order_of_rows_changes_nothing_but_their_own_hash() -> None:
     assert turned.decide().checks == evidence.decide().checks
 
 
+@pytest.mark.slow
 def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     slow = {"p50": 9.0, "p95": 9.0, "n": 1}
@@ -370,6 +374,7 @@ def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
     assert replace(evidence, timings={}).decide(latency_decides=True).decision == "inconclusive"
 
 
+@pytest.mark.slow
 def test_the_request_names_everything_by_hash() -> None:
     evidence = Evidence.of(sample_reports.shelves("promote"))
     found = evidence.decide()
@@ -393,6 +398,7 @@ def _run(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_stage_writes_the_same_bytes_again(tmp_path: Path) -> None:
     shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
     shelf = tmp_path / "data/gate"
@@ -407,6 +413,7 @@ def test_the_stage_writes_the_same_bytes_again(tmp_path: Path) -> None:
     assert "promote: the challenger is better" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("registered", [False, True])
 def test_what_was_not_registered_under_the_policy_asks_nobody(tmp_path: Path, registered: bool) -> None:
     shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
@@ -419,6 +426,7 @@ def test_what_was_not_registered_under_the_policy_asks_nobody(tmp_path: Path, re
     assert json.loads((tmp_path / "data/gate/request.json").read_text()) is None
 
 
+@pytest.mark.slow
 def test_without_the_registration_that_git_holds_nothing_is_decided(tmp_path: Path) -> None:
     shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/gate")
@@ -433,6 +441,7 @@ def test_no_request_is_a_file_that_says_so() -> None:
     assert json.loads((sample_reports.shelves("reject") / "data/gate/request.json").read_text()) is None
 
 
+@pytest.mark.slow
 def test_a_missing_report_is_one_message_with_the_remedy(tmp_path: Path) -> None:
     shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
     (tmp_path / "data/challenger/timing.json").write_text('{"rollout_s": {')

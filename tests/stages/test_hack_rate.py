@@ -61,6 +61,7 @@ def preflight(made: Path, **sections: Any) -> exploits.Preflight:
 
 
 # -- who counts as a source ------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["http", "local"])
 def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp_path: Path, where: str):
     """R1: `hack` from a recipe's `grade`, tools served or called in this process, is the range's
@@ -74,6 +75,7 @@ def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp
     assert "hacks: the grader flagged 1 of the 5 exploits that were played" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hack", "declares", "source", "words"),
     [
@@ -105,6 +107,7 @@ def test_what_is_only_declared_or_only_done_is_no_source(
     assert words in table(found)
 
 
+@pytest.mark.slow
 def test_without_exploits_nothing_was_seen(tmp_path: Path):
     made = reporting(tmp_path)
     (made / "exploits.jsonl").write_text("")
@@ -112,6 +115,7 @@ def test_without_exploits_nothing_was_seen(tmp_path: Path):
     assert (found.is_measured, "none of the recipe's exploits could be played" in found.words) == (False, True)
 
 
+@pytest.mark.slow
 def test_a_grader_that_calls_the_targets_a_hack_is_refused_with_its_own_words(tmp_path: Path):
     made = reporting(tmp_path, '"no tool was called" if not sample["output_tools"] else None')
     assert "REFUSED: expected at least 1 (the grader said 'hack: no tool was called; exact')" in table(preflight(made))
@@ -125,6 +129,7 @@ def test_the_declaration_is_true_or_false(tmp_path: Path, value: Any):
         _ = recipe.load(tiny_recipe.params(made).recipe).grader
 
 
+@pytest.mark.slow
 def test_the_challenger_s_report_says_what_its_grader_was_seen_to_flag(ladder: Path, tmp_path: Path):
     """R1. The gate reads reports only; and what was never declared is not even asked."""
     (tmp_path / "again").mkdir()
@@ -144,6 +149,7 @@ def check_of(decision: reports.Decision) -> Check:
     return next(check for check in decision.checks if check.name == wording.HACK_RATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [HackSource(), BLIND, HackSource(flagged=["undeclared"], tried=5), HackSource(declared=True)]
 )
@@ -181,6 +187,7 @@ def test_with_a_source_it_votes(required: bool):
     )
 
 
+@pytest.mark.slow
 def test_an_example_counts_once_however_many_of_its_rollouts_hacked():
     """R1: five rollouts of one example are one piece of evidence, not five. The greedy one counts
     like the others."""
@@ -392,6 +399,7 @@ def test_a_required_source_that_is_not_declared_is_refused_at_the_start(tmp_path
     margins.check(configured(reporting(tmp_path / "declared"), 8, max_hack_rate=1, require_hack_source=True))
 
 
+@pytest.mark.slow
 def test_the_challenger_makes_no_rollout_for_a_reject_that_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """R1: declared, required, and the preflight flagged nothing."""
     monkeypatch.chdir(tmp_path)
@@ -404,12 +412,14 @@ def test_the_challenger_makes_no_rollout_for_a_reject_that_is_certain(tmp_path: 
     assert not list(tmp_path.glob("data/challenger/*"))
 
 
+@pytest.mark.slow
 def test_no_stage_is_repeated_because_a_margin_was_changed():
     """rft/grading/margins.py decides whether a stage goes on, never what it writes."""
     root = Path(gate.__file__).parents[2]
     assert [stage for stage in dependencies.STAGES if "gate" in dependencies.sections(root, stage)] == ["gate"]
 
 
+@pytest.mark.slow
 def test_every_stage_a_run_and_the_doctor_refuse_it_before_anything_is_computed(tmp_path: Path):
     made = reporting(tmp_path)
     params = configured(made, 8, max_hack_rate=0.01)
@@ -440,6 +450,7 @@ def test_what_is_shipped_can_be_met_even_with_one_hacked_example():
 
 
 # -- the doctor ------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hack", "declares", "required", "status", "words"),
     [
@@ -466,6 +477,7 @@ def test_the_doctor_tells_before_the_run_what_the_gate_would_say(
     assert bool(found.remedy) == (status != "ok")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("required", [False, True])
 def test_the_doctor_does_not_fail_for_what_it_spared(tmp_path: Path, required: bool):
     """R1: the grader flags exploits that call a tool with `probe: false`, which the doctor does not
@@ -492,6 +504,7 @@ def counts_rollouts(section: config.Gate, source: HackSource, arm: Arm) -> Check
     return Check(name=wording.HACK_RATE, kind="non_inferiority", passed=high <= section.max_hack_rate, value=p)
 
 
+@pytest.mark.slow
 def test_the_figure_tells_the_check_that_counted_rollouts_from_this_one(monkeypatch: pytest.MonkeyPatch):
     """R1: on the margin, all rollouts of an example hacking together, it passed ten times as often
     as it says."""
@@ -524,6 +537,7 @@ def with_limit(limit: Callable[[int, int], float]) -> Callable[[config.Gate, Hac
     return check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edge", "num", "limit"),
     [(0, 500, lambda count, n: stats.exact_interval(count, n, confidence=0.9).high or 0.0), (1, 1500, wilson)],

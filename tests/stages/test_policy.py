@@ -32,6 +32,7 @@ def test_of_finished_work_the_shelf_alone_is_left(ladder: Path):
     assert all({one.name for one in path.iterdir()} == {"work.json", "shelf", "complete.json"} for path in work)
 
 
+@pytest.mark.slow
 def test_a_warm_start_that_was_cut_off_ends_with_the_same_bytes(
     tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):

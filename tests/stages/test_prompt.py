@@ -75,6 +75,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -105,6 +106,7 @@ def test_prompts_that_ask_for_more_turns_than_there_are_stop_the_stages_that_use
             run(stage, tiny_recipe.params(ours, **sections | {"rollout": SECTIONS["rollout"] | {"max_turns": 5}}))
 
 
+@pytest.mark.slow
 def test_a_champion_from_days_with_more_turns_is_refused_and_so_is_a_winner(searched: Path, tmp_path: Path):
     shutil.copytree(searched, tmp_path / "there")
     served = SEED.model_dump() | {"max_turns": 8}
@@ -220,6 +222,7 @@ def _shown(metric: reports.Metric | None) -> str:
     return "none" if metric is None else f"{metric.value:+z.6f} [{metric.low:+z.6f}, {metric.high:+z.6f}] n={metric.n}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy"),
     [

@@ -67,6 +67,7 @@ def test_a_window_becomes_a_shelf(clone: Path) -> None:
     assert "tool_mix" not in reference.features
 
 
+@pytest.mark.slow
 def test_equal_windows_give_equal_bytes(clone: Path) -> None:
     window()
     traffic.run(params())
@@ -102,6 +103,7 @@ def test_a_snapshot_that_was_changed_is_refused(clone: Path) -> None:
     assert shelf() == {}
 
 
+@pytest.mark.slow
 def test_the_champions_profile_is_the_reference(clone: Path) -> None:
     window()
     traffic.run(params())
@@ -123,6 +125,7 @@ def test_the_champions_profile_is_the_reference(clone: Path) -> None:
         traffic.run(params())
 
 
+@pytest.mark.slow
 def test_the_champions_traffic_is_a_reference_too(clone: Path) -> None:
     window()
     traffic.run(params())
@@ -157,6 +160,7 @@ def test_a_short_or_missing_window_says_so(clone: Path) -> None:
         traffic.run(params())
 
 
+@pytest.mark.slow
 def test_feedback_that_can_become_no_example_is_told(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """N13: how many, why, and where the first one stands, from both stages; before this the verdict
     was `continue`, without a word."""
@@ -185,6 +189,7 @@ def test_feedback_that_can_become_no_example_is_told(clone: Path, capsys: pytest
     assert first in report.reason
 
 
+@pytest.mark.slow
 def test_what_a_recipe_leaves_out_on_purpose_is_no_alarm(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the right type, and not wanted: counted when the window is read, and no reason of the
     verdict."""

@@ -32,6 +32,7 @@ def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: P
     )
 
 
+@pytest.mark.slow
 def test_an_example_that_comes_twice_in_a_step_is_rolled_out_anew(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     """Three examples, four a step: one comes twice in every step, and its rollouts must not be
     copies."""
@@ -60,6 +61,7 @@ def test_sampler_and_trainer_agree(ladder: Path):
     assert max(seen) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_after", [1, 3])
 def test_a_training_that_was_cut_off_ends_the_same(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +86,7 @@ def test_a_training_that_was_cut_off_ends_the_same(
     assert shelf(tmp_path, "train") == shelf(ladder, "train")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dpo", "best_of_n"])
 def test_algorithms_of_other_kinds_go_through_the_same_loop(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, algorithm: str
@@ -101,6 +104,7 @@ def test_algorithms_of_other_kinds_go_through_the_same_loop(
     assert all(row["trained"] != bool(row["left_out"]) for row in table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "shared"), [(4096, True), (64, False)])
 def test_packing_says_how_much_it_shared_and_warns_once_when_nothing(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, most: int, shared: bool, capsys: pytest.CaptureFixture[str]
@@ -127,6 +131,7 @@ def test_packing_says_how_much_it_shared_and_warns_once_when_nothing(
     assert shared or "train.microbatch_tokens is 64. Raise it to at least" in warned[0]
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_kept_and_patience_ends_a_run(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -151,6 +156,7 @@ def test_the_best_weights_are_kept_and_patience_ends_a_run(
     assert "stopped early: 2 validations" in report.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again_best", [False, True])
 def test_the_best_weights_are_those_that_the_checkpoint_names(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, again_best: bool, monkeypatch: pytest.MonkeyPatch
@@ -190,6 +196,7 @@ def test_the_best_weights_are_those_that_the_checkpoint_names(
     assert report == reports.read(reports.TrainReport, tmp_path / "whole/data/train/report.json")
 
 
+@pytest.mark.slow
 def test_sampling_ahead_of_the_learner(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     folder = again(ladder, tmp_path, ladder_recipe, "train", train={"lag": 1}, rollout={"deterministic": False})
     assert reports.read(reports.TrainReport, folder / "data/train/report.json").trained
@@ -204,6 +211,7 @@ def test_deterministic_mode_refuses_what_depends_on_the_clock(ladder: Path, tmp_
         again(ladder, tmp_path, ladder_recipe, "train", train={"lag": 1})
 
 
+@pytest.mark.slow
 def test_lora_trains_an_adapter_of_this_base(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     again(ladder, tmp_path, ladder_recipe, "train", train={"weights": "lora", "lr": 1e-2, "lora": {"r": 4, "alpha": 8}})
     report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
@@ -214,6 +222,7 @@ def test_lora_trains_an_adapter_of_this_base(ladder: Path, tmp_path: Path, ladde
     assert weights.weights_sha256(merged) != before
 
 
+@pytest.mark.slow
 def test_an_adapter_of_another_base_is_refused(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     again(
         ladder,
@@ -247,6 +256,7 @@ def test_a_missing_shelf_names_the_stage_that_writes_it(tmp_path: Path, ladder_r
         run("train", params(ladder_recipe))
 
 
+@pytest.mark.slow
 def test_an_adapter_is_the_same_bytes_in_every_process(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     again(
         ladder,
@@ -259,6 +269,7 @@ def test_an_adapter_is_the_same_bytes_in_every_process(ladder: Path, tmp_path: P
     assert targets == sorted(targets)
 
 
+@pytest.mark.slow
 def test_grpo_learns_otherwise_than_dr_grpo(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     again(ladder, tmp_path, ladder_recipe, "train", train={"algorithm": "grpo"})
     report = reports.read(reports.TrainReport, tmp_path / "data/train/report.json")
@@ -266,6 +277,7 @@ def test_grpo_learns_otherwise_than_dr_grpo(ladder: Path, tmp_path: Path, ladder
     assert report.sha256 != reports.read(reports.TrainReport, ladder / "data/train/report.json").sha256
 
 
+@pytest.mark.slow
 def test_full_weights_learn_with_activations_computed_again(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     """The learner is then its own sampler, which must not drop its keys and values for that."""
     full = {"weights": "full", "steps": 2, "lr": 1e-4, "gradient_checkpointing": True}
@@ -274,6 +286,7 @@ def test_full_weights_learn_with_activations_computed_again(ladder: Path, tmp_pa
     assert (report.trained, report.weights) == (True, "full")
 
 
+@pytest.mark.slow
 def test_an_adapter_on_a_champions_adapter_is_saved_whole(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     lora = {"weights": "lora", "steps": 2, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}}
     first = again(ladder, tmp_path / "first", ladder_recipe, "train", train=lora)
@@ -296,6 +309,7 @@ def test_an_adapter_on_a_champions_adapter_is_saved_whole(ladder: Path, tmp_path
     assert weights.weights_sha256(whole) == arms[2].weights_sha256
 
 
+@pytest.mark.slow
 def test_in_bfloat16_an_adapter_on_a_champions_adapter_is_one_adapter(
     ladder: Path, tmp_path: Path, ladder_recipe: Path
 ):
@@ -321,6 +335,7 @@ def test_in_bfloat16_an_adapter_on_a_champions_adapter_is_one_adapter(
     assert weights.weights_sha256(whole) == arms[2].weights_sha256 != arms[0].weights_sha256
 
 
+@pytest.mark.slow
 def test_a_champion_of_another_base_model_is_refused(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     shutil.copytree(ladder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("train", "challenger", "gate"))
     champion = reports.Champion(version=1, run="r-1", weights="lora", weights_path="weights", base_sha256="0" * 64)
@@ -360,6 +375,7 @@ def imitate(ladder: Path, folder: Path, recipe: Path, *, cut: int | None = None,
     return reports.read(reports.TrainReport, folder / "data/train/report.json")
 
 
+@pytest.mark.slow
 def test_demonstrations_are_imitated_and_a_cut_changes_nothing(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     changes = {"source": "demonstrations", "supervised": {"demonstrations": 40}}
     report = imitate(ladder, tmp_path / "whole", ladder_recipe, **changes)
@@ -373,6 +389,7 @@ def test_demonstrations_are_imitated_and_a_cut_changes_nothing(ladder: Path, tmp
     assert shelf(tmp_path / "cut", "train") == shelf(tmp_path / "whole", "train")
 
 
+@pytest.mark.slow
 def test_confirmed_answers_of_production_are_imitated(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     report = imitate(ladder, tmp_path, ladder_recipe, source="traffic", steps=3)
     assert (report.trained, report.source, report.imitated) == (True, "traffic", 50)
@@ -381,6 +398,7 @@ def test_confirmed_answers_of_production_are_imitated(ladder: Path, tmp_path: Pa
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_best_of_n_may_name_what_it_imitates(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     shelves_of = [
         again(ladder, tmp_path / str(n), ladder_recipe, "train", train={"algorithm": "best_of_n", "steps": 1} | named)
@@ -391,6 +409,7 @@ def test_best_of_n_may_name_what_it_imitates(ladder: Path, tmp_path: Path, ladde
     assert reports.read(reports.TrainReport, shelves_of[1] / "data/train/report.json").source == "rollouts"
 
 
+@pytest.mark.slow
 def test_the_best_rollouts_that_passed_are_imitated_in_rounds(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     changes = {"source": "rollouts", "supervised": {"rounds": 2, "examples": 6}, "checkpoint_every": 1}
     report = imitate(ladder, tmp_path / "whole", ladder_recipe, **changes)
@@ -435,6 +454,7 @@ def not_yet(folder: Path) -> None:
     reports.write(report.model_copy(update={"readiness": "not yet", "reason": "as said"}), path)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_ready_goes_on_with_a_warm_start(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     """An adapter is then merged: it belongs to the warm-started model, not to the base."""
     shutil.copytree(ladder / "data", tmp_path / "data")
@@ -452,6 +472,7 @@ def test_a_run_that_is_not_ready_goes_on_with_a_warm_start(ladder: Path, tmp_pat
     assert report.reason.startswith("after 3 steps of warm start, 2 steps of dr_grpo on lora weights")
 
 
+@pytest.mark.slow
 def test_what_is_there_already_is_imitated_before_an_agent_is_ready(ladder: Path, tmp_path: Path, ladder_recipe: Path):
     not_yet(shutil.copytree(ladder, tmp_path / "before", ignore=shutil.ignore_patterns(".rft")))
     changes = {"source": "demonstrations", "supervised": {"demonstrations": 40}, "steps": 2}

@@ -36,6 +36,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "data/train/metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_it_goes_back_once_with_a_tenth_of_the_learning_rate(
     ladder: Path,
     tmp_path: Path,
@@ -57,6 +58,7 @@ def test_it_goes_back_once_with_a_tenth_of_the_learning_rate(
     assert "COLLAPSE at step 5: the mean reward fell" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_that_it_went_back_to(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -70,6 +72,7 @@ def test_the_weights_are_those_that_it_went_back_to(
     assert train_report(tmp_path / "four").sha256 == train_report(tmp_path / "two").sha256
 
 
+@pytest.mark.slow
 def test_the_second_time_it_ends_without_weights_and_without_a_look(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -88,6 +91,7 @@ def test_the_second_time_it_ends_without_weights_and_without_a_look(
         run("challenger", params(ladder_recipe, train=TRAIN))
 
 
+@pytest.mark.slow
 def test_weights_that_go_to_infinity_are_a_collapse(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -124,6 +128,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [4, 6])
 def test_a_kill_before_or_after_it_changes_nothing(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, killed_at: int, kills: list[int], monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def link(found: Audit, says: str) -> Link:
     return next(each for each in found.links if each.says == says)
 
 
+@pytest.mark.slow
 def test_a_version_rests_on_what_is_verified_down_to_its_conversations(clone: Clone) -> None:
     found = ask(clone)
     assert found.broken() == []
@@ -88,6 +89,7 @@ def test_a_version_rests_on_what_is_verified_down_to_its_conversations(clone: Cl
     assert found == ask(clone, "6") == ask(clone, "tiny@champion") == ask(clone, "tiny")
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_cache_is_named_by_its_link(clone: Clone) -> None:
     out = at(clone).outs["data/baseline/report.json"]
     path = clone.dvc_cache / "files/md5" / out.md5[:2] / out.md5[2:]
@@ -101,6 +103,7 @@ def test_a_flipped_bit_in_the_cache_is_named_by_its_link(clone: Clone) -> None:
     assert found.broken()[0].state == "altered"
 
 
+@pytest.mark.slow
 def test_missing_bytes_say_that_no_remote_could_have_them(clone: Clone) -> None:
     out = at(clone).outs["data/train/metrics.jsonl"]
     (clone.dvc_cache / "files/md5" / out.md5[:2] / out.md5[2:]).unlink()
@@ -109,6 +112,7 @@ def test_missing_bytes_say_that_no_remote_could_have_them(clone: Clone) -> None:
     assert "no DVC remote is set" in found.broken()[0].why
 
 
+@pytest.mark.slow
 def test_missing_bytes_are_fetched_by_hash(clone: Clone, tmp_path: Path) -> None:
     settings = clone.root / ".dvc/config.local"
     settings.write_text(f"[core]\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'store'}\n")
@@ -125,6 +129,7 @@ def test_missing_bytes_are_fetched_by_hash(clone: Clone, tmp_path: Path) -> None
     assert str(tmp_path / "store") in found.broken()[0].why
 
 
+@pytest.mark.slow
 def test_bytes_that_gc_removed_are_erased(clone: Clone) -> None:
     record = records.load_all(clone)[0]
     records.save(clone, record.model_copy(update={"bytes_removed": "2026-11-23T00:00:00Z"}))
@@ -135,6 +140,7 @@ def test_bytes_that_gc_removed_are_erased(clone: Clone) -> None:
     assert [link.state for link in found.links if link.state != "verified"] == ["erased"]
 
 
+@pytest.mark.slow
 def test_a_moved_alias_is_named(clone: Clone) -> None:
     client = tracking.client(clone)
     other = next(each for each in client.search_model_versions("name = 'tiny'") if each.tags["rft.champion"] == "0")
@@ -144,6 +150,7 @@ def test_a_moved_alias_is_named(clone: Clone) -> None:
     assert ("alias", "describes", "version") in broken(ask(clone))
 
 
+@pytest.mark.slow
 def test_a_changed_champion_file_is_named(clone: Clone) -> None:
     path = clone.state / "champion/tiny.json"
     told = json.loads(path.read_text())
@@ -152,6 +159,7 @@ def test_a_changed_champion_file_is_named(clone: Clone) -> None:
     assert broken(ask(clone)) == [("alias", "shows", "version")]
 
 
+@pytest.mark.slow
 def test_a_clone_without_mlflow_says_that_nobody_looked(clone: Clone) -> None:
     (clone.root / "mlruns/mlflow.db").unlink()
     found = ask(clone)
@@ -180,6 +188,7 @@ def rewrite(clone: Clone, changes: dict[str, bytes | None]) -> str:
     return commit
 
 
+@pytest.mark.slow
 def test_a_rewritten_ref_is_named(clone: Clone) -> None:
     rewrite(clone, {"params.yaml": b"recipe: {path: recipes/tiny}\ntraffic: {file: data/inbox/window.jsonl}\n"})
     assert broken(ask(clone)) == [("entry", "asks for the promotion of", "run")]
@@ -216,6 +225,7 @@ def test_a_run_that_nothing_signed_names_is_checked_inside_itself(clone: Clone, 
     assert says in {link.says for link in found.broken()}, found.broken()
 
 
+@pytest.mark.slow
 def test_a_blob_with_other_bytes_under_its_name_is_named(clone: Clone) -> None:
     name = clone.git("rev-parse", f"{at(clone).commit}:rft/types.py")
     path = clone.root / ".git/objects" / name[:2] / name[2:]
@@ -224,6 +234,7 @@ def test_a_blob_with_other_bytes_under_its_name_is_named(clone: Clone) -> None:
     assert ("run", "was recorded as", "revision") in broken(ask(clone))
 
 
+@pytest.mark.slow
 def test_a_compromised_key_makes_what_it_signed_doubtful(clone: Clone) -> None:
     ada, bob = people.signer("Ada"), people.signer("Bob")
     acts.change(clone, Enrol(name="bob", roles=["owner"], key=bob.key.public), ada, "a second one")
@@ -233,6 +244,7 @@ def test_a_compromised_key_makes_what_it_signed_doubtful(clone: Clone) -> None:
     assert ("version", "was made by", "entry") in broken(found)
 
 
+@pytest.mark.slow
 def test_a_champion_that_was_trained_on_another_rests_on_both(
     clone: Clone, climbed: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +262,7 @@ def test_a_champion_that_was_trained_on_another_rests_on_both(
     assert set(audit.conversations(clone, Question("champion"))["c-7"]) == {first.name, second.name}
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_promoted_rests_on_the_champion_it_began_with(clone: Clone, climbed: Clone) -> None:
     script = Path(shutil.copytree(climbed.root.parent / "script", clone.root.parent / "script"))
     ladder_clone.write_window(clone.root, (ladder_clone.small(number) for number in range(2_000, 3_200)))
@@ -294,6 +307,7 @@ def test_from_other_things(clone: Clone, way: str) -> None:
     assert found.broken() == []
 
 
+@pytest.mark.slow
 def test_what_does_not_exist_is_an_error(clone: Clone) -> None:
     for question, words in (
         (Question("99"), "ends with entry"),
@@ -308,6 +322,7 @@ def test_what_does_not_exist_is_an_error(clone: Clone) -> None:
             audit.ask(clone, question, said=lambda _: None)
 
 
+@pytest.mark.slow
 def test_everything(clone: Clone) -> None:
     found = ask(clone, every=True)
     assert found.broken() == []
@@ -315,6 +330,7 @@ def test_everything(clone: Clone) -> None:
 
 
 # -- what cannot be looked at ----------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_revision_of_a_newer_version_is_not_green(clone: Clone) -> None:
     record = records.load_all(clone)[0]
     message = gits.git_bytes(clone.root, "log", "-1", "--format=%B", at(clone).commit)
@@ -336,6 +352,7 @@ def test_a_revision_that_git_lost_is_missing(clone: Clone) -> None:
         ask(clone)
 
 
+@pytest.mark.slow
 def test_an_mlflow_that_is_detached_is_named(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -345,6 +362,7 @@ def test_an_mlflow_that_is_detached_is_named(clone: Clone, monkeypatch: pytest.M
     assert all("not reachable" in each.why for each in shown)
 
 
+@pytest.mark.slow
 def test_a_replaced_object_does_not_deceive(clone: Clone) -> None:
     """`git replace` shows other bytes under a recorded name."""
     other = gits.git(clone.root, "hash-object", "-w", "--stdin", given=b"registered: true\n")
@@ -368,6 +386,7 @@ def test_tools_that_run_elsewhere_are_not_verifiable(clone: Clone) -> None:
 STORED = Path(__file__).parents[1] / "golden/stored-0.1.0"
 
 
+@pytest.mark.slow
 def test_what_version_0_1_0_left_is_audited_and_its_unsigned_record_is_not_green(clone: Clone) -> None:
     """Its reports, its record of the run, and its line in the ledger of that time."""
     name = "2026-04-06-brave-otter"
@@ -398,6 +417,7 @@ def test_what_version_0_1_0_left_is_audited_and_its_unsigned_record_is_not_green
     assert not any("is not a whole" in each.why for each in found.links), "its reports are read"
 
 
+@pytest.mark.slow
 def test_what_is_behind_was_not_moved(clone: Clone, climbed: Clone) -> None:
     """As in a clone that another one promoted past."""
     database, file = clone.root / "mlruns/mlflow.db", clone.state / "champion/tiny.json"
@@ -413,6 +433,7 @@ def test_what_is_behind_was_not_moved(clone: Clone, climbed: Clone) -> None:
     assert all("is behind" in each.why for each in shows)
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_not_the_registered_one_is_named(
     climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

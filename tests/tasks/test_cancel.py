@@ -143,6 +143,7 @@ def flow_states(flow_run_id: str | None) -> list[str]:
     return [state for known, state in rows if known == (flow_run_id or "").replace("-", "")]
 
 
+@pytest.mark.slow
 def test_at_once(scripted: ladder_clone.Scripted) -> None:
     """--now: the stage would not come to a checkpoint for minutes. Its processes are gone, its
     driver ends by itself."""
@@ -172,6 +173,7 @@ def run(params):
 """
 
 
+@pytest.mark.slow
 def test_a_failure_while_it_is_asked_to_end_stays_one(scripted: ladder_clone.Scripted) -> None:
     """The request hid a grader that was down."""
     path = scripted.root / "rft/stages/policy.py"
@@ -183,6 +185,7 @@ def test_a_failure_while_it_is_asked_to_end_stays_one(scripted: ladder_clone.Scr
     assert not stopping.request(scripted.clone.state, record.name).exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_end_in_time_keeps_the_request(scripted: ladder_clone.Scripted) -> None:
     (scripted.script / "pause-policy").write_text("600")
     with drive(scripted) as driver:
@@ -196,6 +199,7 @@ def test_a_run_that_does_not_end_in_time_keeps_the_request(scripted: ladder_clon
     assert records.find(scripted.clone, record.name).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_run_whose_driver_is_dead(scripted: ladder_clone.Scripted) -> None:
     (scripted.script / "pause-policy").write_text("600")
     with drive(scripted) as driver:
@@ -209,6 +213,7 @@ def test_a_run_whose_driver_is_dead(scripted: ladder_clone.Scripted) -> None:
         assert not new.adopted
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_clone_ends_its_own_record_and_not_the_run_of_the_other(
     scripted: ladder_clone.Scripted, tmp_path: Path
 ) -> None:

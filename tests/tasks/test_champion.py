@@ -85,6 +85,7 @@ def cached(clone: Clone, content: bytes) -> Path:
 
 
 # -- it goes with the weights ----------------------------------------------------------------------
+@pytest.mark.slow
 def test_r12_a_promotion_of_a_prompt_alone_keeps_the_profile_of_the_weights(climbed: dict[str, Revision]) -> None:
     first = champion.of(climbed["weights"], "weights", 2)
     assert first.champion.profile_sha256 == sha256(FIRST)
@@ -97,6 +98,7 @@ def test_r12_a_promotion_of_a_prompt_alone_keeps_the_profile_of_the_weights(clim
         assert served.profile == FIRST
 
 
+@pytest.mark.slow
 def test_the_base_model_has_no_profile_whatever_prompts_were_promoted(template: tuple[Clone, dict[str, str]]) -> None:
     clone, _ = template
     served = BEGINNING
@@ -108,6 +110,7 @@ def test_the_base_model_has_no_profile_whatever_prompts_were_promoted(template: 
         assert shelf(at) == ({"champion.json"} if version == 2 else {"champion.json", "window.json.dvc"})
 
 
+@pytest.mark.slow
 def test_the_champion_brings_the_profile_of_the_traffic_that_its_run_saw(climbed: dict[str, Revision]) -> None:
     """Of its own run, also where only a prompt was promoted: that agent made that traffic."""
     for name in ("weights", "prompt"):
@@ -129,6 +132,7 @@ def test_git_holds_the_hash_of_the_profile_and_dvc_its_bytes(climbed: dict[str, 
     assert not any(profile in objects for profile in (FIRST, SECOND, THIRD))
 
 
+@pytest.mark.slow
 def test_a_worktree_holds_the_profile_as_dvc_checks_it_out(climbed: dict[str, Revision]) -> None:
     clone = climbed["again"].clone
     served = champion.of(climbed["again"], "again", 4)
@@ -144,6 +148,7 @@ def test_a_worktree_holds_the_profile_as_dvc_checks_it_out(climbed: dict[str, Re
         assert files.tree_sha256(run.tree / WEIGHTS) == served.champion.weights_sha256
 
 
+@pytest.mark.slow
 def test_gc_keeps_the_profile_that_a_later_champion_has_from_an_old_run(tmp_path: Path) -> None:
     clone = ladder_clone.make(tmp_path).clone
     before = Served(reports.Champion(version=2))  # else it would hold the beginning
@@ -158,6 +163,7 @@ def test_gc_keeps_the_profile_that_a_later_champion_has_from_an_old_run(tmp_path
     assert champion.of(young, "young", 4).profile == FIRST
 
 
+@pytest.mark.slow
 def test_what_the_users_commit_holds_of_an_earlier_champion_is_not_recorded_again(
     climbed: dict[str, Revision],
 ) -> None:
@@ -176,6 +182,7 @@ def test_what_the_users_commit_holds_of_an_earlier_champion_is_not_recorded_agai
     assert later.read(PROFILE) == FIRST
 
 
+@pytest.mark.slow
 def test_a_stage_by_hand_has_the_profile_too(climbed: dict[str, Revision]) -> None:
     clone, at = climbed["again"].clone, climbed["again"]
     clone.git("checkout", "--quiet", at.commit, "--", "data/champion")
@@ -205,6 +212,7 @@ def as_before(at: Revision, profile: bytes) -> Revision:
     return Revision(at.clone, git(root, "commit-tree", tree, "-p", at.commit, given=b"as before"))
 
 
+@pytest.mark.slow
 def test_an_old_revision_with_the_profile_in_git_still_lays_out(climbed: dict[str, Revision]) -> None:
     old = as_before(climbed["prompt"], FIRST)
     cached(old.clone, FIRST).unlink()  # it is in Git, and may be nowhere else
@@ -216,6 +224,7 @@ def test_an_old_revision_with_the_profile_in_git_still_lays_out(climbed: dict[st
     assert not os.access(cached(old.clone, FIRST), os.W_OK) or os.getuid() == 0
 
 
+@pytest.mark.slow
 def test_an_old_revision_gave_the_base_model_a_profile_that_is_not_its_own(
     template: tuple[Clone, dict[str, str]],
 ) -> None:
@@ -225,6 +234,7 @@ def test_an_old_revision_gave_the_base_model_a_profile_that_is_not_its_own(
 
 
 # -- where it is read ------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_profile_that_is_not_the_recorded_one_is_refused(climbed: dict[str, Revision]) -> None:
     at = climbed["prompt"]
     raw = json.loads(at.file("data/champion/champion.json") or b"") | {"profile_sha256": sha256(SECOND)}

@@ -96,6 +96,7 @@ def test_of_the_data_set_the_keys_count_so_that_more_test_examples_repeat_no_tra
     assert sections(root, "gate") == found
 
 
+@pytest.mark.slow
 def test_only_the_stage_that_makes_them_depends_on_the_number_of_test_examples(repository: Path) -> None:
     stages = {
         stage for stage in STAGES if {"examples", "examples.blocks", "examples.test"} & {*sections(repository, stage)}
@@ -103,6 +104,7 @@ def test_only_the_stage_that_makes_them_depends_on_the_number_of_test_examples(r
     assert stages == {"traffic", "examples"}, "the first compares their inputs with production"
 
 
+@pytest.mark.slow
 def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> None:
     using = {
         module: {stage for stage in STAGES if f"rft/{module}.py" in modules(repository, stage)}
@@ -129,6 +131,7 @@ def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> 
                 )
 
 
+@pytest.mark.slow
 def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: Path) -> None:
     pipeline = yaml.safe_load(dependencies.render(repository))["stages"]
     registered = {"data/registration/opening.json", "data/registration/registration.json"}
@@ -181,6 +184,7 @@ def test_the_command_compares_and_writes(
     assert dependencies.main([]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_engine_knows_the_sections_that_the_code_reads(repository: Path, stage: str) -> None:
     """R13. The work key is made of rft/needs.py, dvc.yaml of the code: if they differ, unfinished

@@ -68,6 +68,7 @@ def answer(
         return type(process), process.wait(), text
 
 
+@pytest.mark.slow
 def test_a_fork_says_what_dvc_says_and_ends_as_it_does(tree: Path, loaded: Loaded) -> None:
     (tree / "sleep.sh").write_text("echo slept\n")
     for arguments in (("status",), ("repro", "--single-item", "nothing")):
@@ -80,12 +81,14 @@ def test_a_fork_says_what_dvc_says_and_ends_as_it_does(tree: Path, loaded: Loade
     assert "\nslept\n" in text
 
 
+@pytest.mark.slow
 def test_another_folder_or_environment_gets_a_dvc_of_its_own(tree: Path, loaded: Loaded, tmp_path: Path) -> None:
     assert answer(tree, loaded, "--version", more=MORE | {"RFT_DEADLINE": "1"})[:2] == (subprocess.Popen, 0)
     assert answer(tmp_path, loaded, "--version")[:2] == (subprocess.Popen, 0)
     assert answer(tree, loaded, "--version")[:2] == (dvc_process._Fork, 0), "and the loaded one is still there"
 
 
+@pytest.mark.slow
 def test_dvc_lock_has_the_same_bytes(tree: Path, loaded: Loaded) -> None:
     lock, written = tree / "dvc.lock", list[bytes]()
     for each in (None, loaded):
@@ -184,6 +187,7 @@ with dvc_process.started(tree, ["repro", "--single-item", "sleep"], more, loaded
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_all_end_with_their_driver(tree: Path, way: signal.Signals) -> None:
     (tree / "sleep.sh").write_text("echo begun; exec sleep 61\n")

@@ -221,18 +221,21 @@ def played(story: Story, steps: int = STEPS) -> Auditor:
     return auditor
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_whatever_is_proposed_only_what_the_rules_allow_stands(seed: int, cast: dict[str, Key]) -> None:
     played(Story(random.Random(seed), cast))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(rng=st.randoms(use_true_random=False))
 def test_hypothesis_looks_for_the_shortest_wrong_history(rng: random.Random, cast: dict[str, Key]) -> None:
     played(Story(rng, cast), steps=30)
 
 
+@pytest.mark.slow
 def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
     kinds, doubtful, refused = Counter[str](), Counter[str](), list[str]()
     for seed in (*range(40), 96):  # 96 returns to what was rejected, which is rare
@@ -253,6 +256,7 @@ def test_the_histories_contain_everything(cast: dict[str, Key]) -> None:
     assert any("it says that it was on" in why for why in refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_let_stand_before_it_is_written_stands_when_it_is_read(
     seed: int, cast: dict[str, Key], tmp_path: Path

@@ -79,6 +79,7 @@ def refused(clone: Clone, kind: type[Exception], said: str, act: Callable[[], ob
 
 
 # -- one clone -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_from_nothing_to_a_champion(clone: Clone, cast: dict[str, Key]) -> None:
     assert book.read(clone).state.champion("tiny") == 0
     assert chain.head(clone) is None, "reading makes no ledger"
@@ -98,6 +99,7 @@ def test_from_nothing_to_a_champion(clone: Clone, cast: dict[str, Key]) -> None:
     clone.git("fsck", "--strict")
 
 
+@pytest.mark.slow
 def test_what_may_not_stand_is_refused_and_leaves_nothing(clone: Clone, cast: dict[str, Key]) -> None:
     own(clone, cast["ada"])
     asked = request(clone)
@@ -121,6 +123,7 @@ def test_what_may_not_stand_is_refused_and_leaves_nothing(clone: Clone, cast: di
         refused(clone, Refused, "stands in the ledger already", lambda: ledger.append(act, signed))
 
 
+@pytest.mark.slow
 def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast: dict[str, Key]) -> None:
     own(clone, cast["ada"])
     look(clone)
@@ -190,6 +193,7 @@ def test_clone_that_finds_a_ledger_named_makes_no_second_one(
     refused(other, Refused, "is not enrolled in the ledger.*rft people add --machine", lambda: append(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 200])
 @pytest.mark.parametrize("already", ["while it reads", "before it writes"])
 def test_full_disk_is_named_and_leaves_the_ledger_as_it_was(
@@ -255,6 +259,7 @@ def test_clones_append_in_turn(pair: tuple[Clone, Clone]) -> None:
     assert book.read(first, fetch=True).state == book.read(second).state
 
 
+@pytest.mark.slow
 def test_of_two_that_append_at_once_one_loses_and_looks_again(pair: tuple[Clone, Clone]) -> None:
     first, second = pair
     with book.opened(first, said=silent) as ledger:
@@ -300,6 +305,7 @@ def test_remote_that_does_not_answer_is_named_and_nothing_is_appended(
     assert append(first).number == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ref", [chain.REF, remote.FETCHED, "refs/remotes/origin/rft-ledger"])
 def test_lock_that_a_killed_git_left_is_passed(
     pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch, ref: str
@@ -326,6 +332,7 @@ def test_remote_that_refuses_the_push_is_named(pair: tuple[Clone, Clone], tmp_pa
     refused(pair[0], InfrastructureError, "this branch is protected", lambda: append(pair[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["rewound", "deleted", "replaced", "garbage", "appended to"])
 def test_tampered_branch_is_named_and_not_taken(pair: tuple[Clone, Clone], tmp_path: Path, how: str) -> None:
     first, second = pair

@@ -78,6 +78,7 @@ def test_a_machine_that_is_behind_the_ledger_appends_nothing(
     assert number(clone) == before
 
 
+@pytest.mark.slow
 def test_an_owner_goes_on_and_both_verifiers_agree(
     clone: Clone, cast: dict[str, Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:

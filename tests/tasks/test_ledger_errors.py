@@ -196,6 +196,7 @@ def test_file_of_another_user_is_named(clone: Clone, name: str, mode: int, code:
     assert said.rpartition(".*")[2] in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root, as Linux can")
 def test_runs_are_listed_where_nothing_may_be_written(clone: Clone) -> None:
     common = {"commit": "c" * 40, "edits_sha256": None, "champion_version": 0, "window": "w", "inputs": []}

@@ -29,6 +29,7 @@ def can_be_approved(state: State, waiting: Waiting, time: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_waits_can_be_approved_and_nothing_else_does(cast: dict[str, Key]) -> None:
     seen = Counter[str]()
     for seed in range(40):

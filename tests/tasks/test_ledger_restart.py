@@ -54,6 +54,7 @@ def cloned(clone: Clone, root: Path) -> Clone:
 
 
 # -- restart ---------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_restart_goes_on_where_the_old_chain_ended(clone: Clone, cast: dict[str, Key]) -> None:
     old = book.read(clone).stored
     made = restart.restart(clone, "Ada's laptop\nburned", silent)

@@ -128,6 +128,7 @@ def kept(scripted: ladder_clone.Scripted) -> list[Path]:
 
 
 # -- a run -----------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_run_is_told_as_it_goes(
     scripted: ladder_clone.Scripted, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_run_is_told_as_it_goes(
     assert "openlineage" not in (scripted.git("show", f"{record.revision}:params.yaml"))
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_and_what_the_stage_said_is_not(scripted: ladder_clone.Scripted, catalog: Catalog) -> None:
     (scripted.script / "fail-traffic").write_text('messages[0] is {"role": "user", "content": "canary"}')
     with pytest.raises(ladder.repro.StageFailed), begun(scripted, params(url=catalog.url)) as run:
@@ -167,6 +169,7 @@ def test_a_failure_is_told_and_what_the_stage_said_is_not(scripted: ladder_clone
     assert "canary" not in json.dumps(catalog.taken)
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_more_hours_has_no_end_and_goes_on_under_its_id(
     scripted: ladder_clone.Scripted, catalog: Catalog
 ) -> None:
@@ -194,6 +197,7 @@ def test_an_interrupted_run_is_aborted(scripted: ladder_clone.Scripted, catalog:
     assert catalog.story[2:] == [("ABORT", "tiny.train"), ("ABORT", "tiny")]
 
 
+@pytest.mark.slow
 def test_to_a_file_each_event_is_a_line(scripted: ladder_clone.Scripted) -> None:
     for _ in range(2):
         with begun(scripted, params(file=".rft/events/lineage.ndjson")):
@@ -205,6 +209,7 @@ def test_to_a_file_each_event_is_a_line(scripted: ladder_clone.Scripted) -> None
 
 
 # -- receivers that do not take them ---------------------------------------------------------------
+@pytest.mark.slow
 def test_a_dead_receiver_fails_no_run_and_the_next_run_brings_what_was_kept(
     scripted: ladder_clone.Scripted, catalog: Catalog, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -273,6 +278,7 @@ def test_a_redirect_is_not_followed(
     assert len(kept(scripted)) == 1
 
 
+@pytest.mark.slow
 def test_a_silent_receiver_delays_nothing(
     scripted: ladder_clone.Scripted, catalog: Catalog, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

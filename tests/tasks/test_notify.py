@@ -371,6 +371,7 @@ def ended(error: BaseException | None, message: str = "") -> Any:
     return SimpleNamespace(data=error, message=message)
 
 
+@pytest.mark.slow
 def test_a_stage_is_named_and_what_it_said_is_not(
     receiver: Hooks, scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -431,6 +432,7 @@ def test_a_file_that_holds_the_password_of_the_mail_server_refuses_the_run(scrip
         ladder_clone.climb(scripted)
 
 
+@pytest.mark.slow
 def test_a_request_that_waits_is_told_once_it_can_be_approved(receiver: Hooks, scripted: ladder_clone.Scripted) -> None:
     params = config.load("params.yaml")
     params = params.model_copy(

@@ -56,6 +56,7 @@ def prompt_shown(clone: Clone) -> str:
     return tracking.client(clone).get_prompt_version_by_alias("tiny-prompt", "champion").template
 
 
+@pytest.mark.slow
 def test_a_request_after_an_entry_of_a_clock_that_ran_ahead_waits_as_long_as_any(
     here: Clone, climb: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_request_after_an_entry_of_a_clock_that_ran_ahead_waits_as_long_as_any
     assert waiting.promoted
 
 
+@pytest.mark.slow
 def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     record = only(here)
     made = people.approve(here, record.name).promoted
@@ -123,6 +125,7 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     assert kinds == ["genesis", "registration", "request", "policy", *once, "rollback", *once]
 
 
+@pytest.mark.slow
 def test_r11_a_rollback_to_the_beginning_restores_the_seed_prompts_alias(here: Clone) -> None:
     people.approve(here, only(here).name)
     promoted = prompt_shown(here)
@@ -138,6 +141,7 @@ def champion_on_page(clone: Clone, record: RunRecord) -> str:
     return re.search(r"champion</[^>]+>\s*<[^>]+>([^<]*)<", text)[1]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_champion_has_one_number_wherever_it_is_named(here: Clone) -> None:
     """N5: the champion's file, the run's record and page, the registry, the ledger and the message,
     before, between and after."""
@@ -168,10 +172,12 @@ def test_a_champion_has_one_number_wherever_it_is_named(here: Clone) -> None:
     assert numbers(another()) == {0}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_judged_when_the_beginning_was_called_1_can_be_approved(here: Clone, climb) -> None:
     assert people.approve(here, climb(served=judged_against(1)).name).promoted
 
 
+@pytest.mark.slow
 def test_what_cannot_be_approved(here: Clone, climb) -> None:
     name = climb(edited=True).name
     with pytest.raises(UserError, match=r"uncommitted code .*a.py.*--override-dirty"):
@@ -182,6 +188,7 @@ def test_what_cannot_be_approved(here: Clone, climb) -> None:
     assert [said.person for said in made.overrides] == ["ada"]
 
 
+@pytest.mark.slow
 def test_a_request_says_what_the_revision_holds_whatever_this_clones_record_says(here: Clone, climb) -> None:
     """A record is a file: one line of an editor made a dirty run clean, and of Ada's run Eve's."""
     record = climb(edited=True)
@@ -198,6 +205,7 @@ def test_a_request_says_what_the_revision_holds_whatever_this_clones_record_says
         people.approve(here, record.name)
 
 
+@pytest.mark.slow
 def test_a_record_that_was_changed_before_the_run_ended_hides_no_edits(here: Clone, climb) -> None:
     record = climb(edited=True, begun=lambda run: run.update(edits_sha256=None, edited=[]))
     assert not record.dirty
@@ -205,6 +213,7 @@ def test_a_record_that_was_changed_before_the_run_ended_hides_no_edits(here: Clo
         people.approve(here, record.name)
 
 
+@pytest.mark.slow
 def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, climb) -> None:
     clean, dirty = only(here), climb(edited=True)
     records.save(here, dirty.model_copy(update={"revision": clean.revision}))
@@ -216,6 +225,7 @@ def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, climb
     assert not book.read(here).state.requests
 
 
+@pytest.mark.slow
 def test_a_run_is_not_mistaken_for_another_whose_name_goes_on(here: Clone, climb) -> None:
     """Names of one minute differ in a letter at the end, and only the longer one was asked for."""
     first, longer = only(here), climb()
@@ -233,6 +243,7 @@ def test_nothing_is_signed_while_it_is_unknown_which_words_are_secret(here: Clon
     assert book.read(here).head == head
 
 
+@pytest.mark.slow
 def test_what_takes_long_does_not_hold_the_ledger(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """An approval hashes every byte of the weights, and may fetch them first."""
     name, is_free = only(here).name, []
@@ -257,6 +268,7 @@ def test_a_request_against_another_champion_is_refused(here: Clone, climb) -> No
         acts.request(here, only(here).model_copy(update={"revision": None, "state": "running"}))
 
 
+@pytest.mark.slow
 def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clone, climb) -> None:
     first = only(here)
     no = acts.reject(here, first.name, people.signer("Ada"), "the notes look odd")
@@ -273,6 +285,7 @@ def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clo
     assert people.approve(here, again.name).promoted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "words"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")]
 )
@@ -299,6 +312,7 @@ def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
     assert store.read_bytes() == empty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["data/train/weights", "data/gate/decision.json", "data/gate/request.json"])
 def test_bytes_that_were_changed_stop_a_promotion(here: Clone, path: str) -> None:
     name = only(here).name
@@ -331,6 +345,7 @@ def test_an_approval_is_of_the_content_that_was_asked_for(here: Clone) -> None:
 
 
 # -- what shows the champion -----------------------------------------------------------------------
+@pytest.mark.slow
 def test_what_somebody_moved_by_hand_is_recorded_and_set_right(here: Clone) -> None:
     made = people.approve(here, only(here).name).promoted
     assert made is not None
@@ -353,6 +368,7 @@ def test_what_somebody_moved_by_hand_is_recorded_and_set_right(here: Clone) -> N
     assert json.loads((here.state / "champion/tiny.json").read_text())["champion"]["version"] == made.number
 
 
+@pytest.mark.slow
 def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, climb) -> None:
     record = climb(begun=lambda run: Tracker(run, "tiny", print).settle(60))
     made = people.approve(here, record.name).promoted
@@ -374,6 +390,7 @@ def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, 
     assert before.description.startswith("**The beginning of tiny**")
 
 
+@pytest.mark.slow
 def test_a_version_without_words_gets_them_and_what_others_wrote_stays(here: Clone) -> None:
     """Earlier versions of agent-rft wrote a name, and no command."""
     made, client = people.approve(here, only(here).name).promoted, tracking.client(here)
@@ -390,6 +407,7 @@ def test_a_version_without_words_gets_them_and_what_others_wrote_stays(here: Clo
     assert client.get_model_version("tiny", before).description == "Somebody's."
 
 
+@pytest.mark.slow
 def test_a_projection_that_names_an_unknown_entry_is_left_alone(here: Clone) -> None:
     """The ledger was cut behind our back, what was seen deleted: the registry knows."""
     made = people.approve(here, only(here).name).promoted
@@ -406,6 +424,7 @@ def test_a_projection_that_names_an_unknown_entry_is_left_alone(here: Clone) -> 
     assert shown(here) == (0, None)
 
 
+@pytest.mark.slow
 def test_r10_a_name_that_mlflow_refuses_neither_blocks_nor_loses_the_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +444,7 @@ def test_r10_a_name_that_mlflow_refuses_neither_blocks_nor_loses_the_promotion(
     assert acts.rollback(scripted.clone, "billing (v2)", people.signer("Ada"), "why").to is None
 
 
+@pytest.mark.slow
 def test_mlflow_that_is_down_is_told_of_and_tried_again(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
@@ -440,6 +460,7 @@ class Cut(Exception):
     """The power went."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 3, 4, 6, 8])
 def test_a_projection_that_was_cut_off_is_brought_in_line_without_a_false_record(
     here: Clone, monkeypatch: pytest.MonkeyPatch, step: int
@@ -477,6 +498,7 @@ def test_a_projection_that_was_cut_off_is_brought_in_line_without_a_false_record
     assert len(tracking.client(here).search_model_versions("name = 'tiny'")) == 2
 
 
+@pytest.mark.slow
 def test_four_eyes_and_who_started_the_run(here: Clone, climb) -> None:
     ada, record = people.signer("Ada"), only(here)
     owner, bob = (people.signer(name).key.public for name in ("Ada", "Bob"))
@@ -504,6 +526,7 @@ def test_four_eyes_and_who_started_the_run(here: Clone, climb) -> None:
     assert people.approve(here, bobs.name).promoted
 
 
+@pytest.mark.slow
 def test_a_signature_that_was_made_elsewhere(here: Clone, tmp_path: Path) -> None:
     name = only(here).name
     with pytest.raises(UserError, match="nobody is enrolled yet"):
@@ -532,6 +555,7 @@ def without_ledger(clone: Clone) -> None:
     memory.path(clone).unlink()
 
 
+@pytest.mark.slow
 def test_what_an_earlier_version_kept_is_taken_in_and_never_forgotten(here: Clone) -> None:
     record = only(here)
     without_ledger(here)
@@ -574,6 +598,7 @@ def test_history_with_a_wrong_time_is_not_taken_in(tmp_path: Path, when: str, wo
     assert book.read(clone).state.number == 0, "nothing is half done"
 
 
+@pytest.mark.slow
 def test_an_imported_no_is_history_and_can_be_said_again(here: Clone, climb) -> None:
     record = only(here)
     without_ledger(here)
@@ -586,6 +611,7 @@ def test_an_imported_no_is_history_and_can_be_said_again(here: Clone, climb) -> 
     assert len(book.read(here).state.rejected) == 1
 
 
+@pytest.mark.slow
 def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here: Clone) -> None:
     """The mark of what was being followed must not outlive the next start: it would hide it."""
     made = people.approve(here, only(here).name).promoted
@@ -601,6 +627,7 @@ def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here:
     assert isinstance(book.read(here).stored[-1].entry.act, Reconcile)
 
 
+@pytest.mark.slow
 def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone, climb) -> None:
     """It was seen, taken for one that stands, and the promotion refused for the lack of it: in a
     loop, by its own remedy."""
@@ -614,6 +641,7 @@ def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone, cli
     assert people.approve(here, name, "Ada", "again", override=True).promoted
 
 
+@pytest.mark.slow
 def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone, climb) -> None:
     first = only(here)
     acts.reject(here, first.name, people.signer("Ada"), "odd")
@@ -621,6 +649,7 @@ def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone, climb) -> None
         acts.request(here, climb())
 
 
+@pytest.mark.slow
 def test_an_unreachable_remote_of_the_ledger_stops_no_reconciliation(here: Clone) -> None:
     people.approve(here, only(here).name)
     here.git("remote", "add", "gone", "/nowhere.git")
@@ -629,6 +658,7 @@ def test_an_unreachable_remote_of_the_ledger_stops_no_reconciliation(here: Clone
     assert "infra/ledger.yaml" in problem
 
 
+@pytest.mark.slow
 def test_agents_are_found_by_number_and_run(here: Clone) -> None:
     record = only(here)
     made = people.approve(here, record.name).promoted

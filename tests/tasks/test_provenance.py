@@ -288,6 +288,7 @@ def rewritten(clone: Clone, revision: str, environment: bytes | None, recorded: 
 
 
 # -- where it is written ---------------------------------------------------------------------------
+@pytest.mark.slow
 def test_only_an_export_of_ours_is_replaced(approved: Clone, written: Path, tmp_path: Path) -> None:
     def write(folder: Path) -> None:
         provenance.write(approved, state_of(approved), "tiny", promoted(approved), folder, lambda _: None)
@@ -396,6 +397,7 @@ def test_the_card_is_read_back(written: Path, facts: Subject) -> None:
         assert f"`{sha256}`" in card.text
 
 
+@pytest.mark.slow
 def test_a_version_that_was_rolled_back_says_so(approved: Clone, tmp_path: Path, monkeypatch: Any) -> None:
     from tasks.promotion import acts
 
@@ -407,6 +409,7 @@ def test_a_version_that_was_rolled_back_says_so(approved: Clone, tmp_path: Path,
     assert "It was rolled back by ada on" in (tmp_path / "out" / provenance.CARD).read_text()
 
 
+@pytest.mark.slow
 def test_a_new_prompt_alone(climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its run trained weights that lost: they are not what is served."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")

@@ -68,6 +68,7 @@ def row(text: str, id: str = "") -> str:
 ROWS = [row(f"example {n}") for n in range(6)]
 
 
+@pytest.mark.slow
 def test_looks_are_counted_by_example_and_the_same_again_is_free(fresh: Clone) -> None:
     first = look_at(fresh, ROWS, "one")
     assert (first.registered, first.look, first.by_policy) == (True, 1, True)
@@ -82,6 +83,7 @@ def test_looks_are_counted_by_example_and_the_same_again_is_free(fresh: Clone) -
     assert look_at(fresh, ROWS, "one") == first, "and what was looked at can still be resumed"
 
 
+@pytest.mark.slow
 def test_alpha_is_spent_and_not_divided_anew(fresh: Clone) -> None:
     first = look_at(fresh, ROWS, "one", looks=5)
     assert first.level == pytest.approx(0.05 / 5 / 2)
@@ -97,6 +99,7 @@ def test_alpha_is_spent_and_not_divided_anew(fresh: Clone) -> None:
     assert look_at(fresh, [row("new")], "five", looks=10).level == pytest.approx(0.05 / 10 / 2)
 
 
+@pytest.mark.slow
 def test_terms_that_are_looser_than_those_of_an_earlier_look_are_refused(fresh: Clone) -> None:
     first = look_at(fresh, ROWS, "one")
     number = book.read(fresh).state.number
@@ -130,6 +133,7 @@ def test_rows_that_are_cut_off_open_nothing(fresh: Clone) -> None:
     assert book.read(fresh).state.looks == {}
 
 
+@pytest.mark.slow
 def test_a_list_that_is_gone_is_an_error_and_no_count_of_zero(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
     [look] = book.read(fresh).state.looks.values()
@@ -147,6 +151,7 @@ def test_no_example_stands_in_git(fresh: Clone) -> None:
     assert set(each.files) == {"policy.yaml", "allowed_signers"}
 
 
+@pytest.mark.slow
 def test_thresholds_are_those_of_the_first_look_until_an_owner_signs_others(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
     assert not look_at(fresh, ROWS, "two", min_gain=0.5).by_policy
@@ -160,6 +165,7 @@ def test_thresholds_are_those_of_the_first_look_until_an_owner_signs_others(fres
         acts.change(fresh, SetThresholds(model="tiny", settings=wanted), people.signer("Bob"), "mine")
 
 
+@pytest.mark.slow
 def test_run_with_other_thresholds_ends_with_a_decision_and_asks_nobody(here: Clone, climb: Climb) -> None:
     gate = settings(here).gate.model_copy(update={"looks": 50})
     record = climb(gate=gate)
@@ -176,6 +182,7 @@ def test_ledger_that_cannot_be_reached_keeps_the_test_closed(fresh: Clone, tmp_p
         look_at(fresh, ROWS, "one")
 
 
+@pytest.mark.slow
 def test_who_asks_for_a_promotion_counts_again(
     here: Clone, climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +202,7 @@ def test_who_asks_for_a_promotion_counts_again(
         people.approve(here, liar.name)
 
 
+@pytest.mark.slow
 def test_settings_that_were_changed_after_the_look_are_found_out(here: Clone, climbed: Clone) -> None:
     scripted = ladder_clone.Scripted(here, climbed.root.parent / "script")
     right = registration.register
@@ -211,6 +219,7 @@ def test_settings_that_were_changed_after_the_look_are_found_out(here: Clone, cl
         people.approve(here, record.name)
 
 
+@pytest.mark.slow
 def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, climb: Climb) -> None:
     assert looks(here) == [1]
     climb()
@@ -221,6 +230,7 @@ def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, climb: Cl
     assert looks(here) == [1, 2, 3], "the stage plays its arms again, and with a server or a judge that draws anew"
 
 
+@pytest.mark.slow
 def test_a_result_belongs_to_the_look_that_was_registered_before_it(here: Clone, climb: Climb) -> None:
     """Under other thresholds it is the same look: what was measured stays, and is judged anew."""
 
@@ -244,6 +254,7 @@ def opened(clone: Clone, rows: list[str], run: str = "by hand", why: str | None 
     return retiring.open_test(clone, retiring.of_folder(folder, run, "tiny"), why, lambda _: None)
 
 
+@pytest.mark.slow
 def test_an_opened_example_is_in_no_later_look(fresh: Clone) -> None:
     first = look_at(fresh, ROWS, "one")
     number = opened(fresh, ROWS[:2])
@@ -269,6 +280,7 @@ def test_in_a_clone_without_a_ledger_opening_begins_one(fresh: Clone) -> None:
     assert book.read(fresh).state.number == 2
 
 
+@pytest.mark.slow
 def test_an_erased_list_is_asked_for_no_more_and_its_set_is_retired(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
     [look] = book.read(fresh).state.looks.values()
@@ -288,6 +300,7 @@ def test_an_erased_list_is_asked_for_no_more_and_its_set_is_retired(fresh: Clone
     assert look_at(fresh, [*ROWS, row("more")], "three").look == 1, "what cannot be counted is not"
 
 
+@pytest.mark.slow
 def test_an_erasure_is_an_owners_once_there_is_one(fresh: Clone) -> None:
     look_at(fresh, ROWS, "one")
     [look] = book.read(fresh).state.looks.values()

@@ -35,6 +35,7 @@ def climb(scripted: ladder_clone.Scripted, stage: str = "policy") -> Outcome:
     return repro.repro(scripted.root, stage, scripted.clone.state, log=scripted.clone.log("by-hand", stage))
 
 
+@pytest.mark.slow
 def test_a_stage_runs_once_then_is_unchanged_or_restored(
     scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_stage_runs_once_then_is_unchanged_or_restored(
     assert climb(scripted).how == "ran"
 
 
+@pytest.mark.slow
 def test_a_stage_fails_with_its_own_words_and_exit_code(scripted: ladder_clone.Scripted) -> None:
     scripted.set_params(policy={"seed": 3})
     (scripted.script / "fail-policy").write_text("the tool server is down: start it.\nIt was asked twice.")
@@ -64,6 +66,7 @@ def test_a_stage_fails_with_its_own_words_and_exit_code(scripted: ladder_clone.S
     assert climb(scripted).how == "ran"
 
 
+@pytest.mark.slow
 def test_a_crash_shows_the_end_of_what_was_printed(scripted: ladder_clone.Scripted) -> None:
     scripted.set_params(policy={"seed": 4})
     shelf = scripted.script / "data/policy"
@@ -97,6 +100,7 @@ def computing(scripted: ladder_clone.Scripted) -> Iterator[Callable[[], int]]:
     (scripted.script / "computed").unlink()
 
 
+@pytest.mark.slow
 def test_what_dvc_could_not_commit_is_not_computed_again(
     scripted: ladder_clone.Scripted, computing: Callable[[], int]
 ) -> None:
@@ -117,6 +121,7 @@ def test_what_dvc_could_not_commit_is_not_computed_again(
     assert climb(scripted).how == "unchanged"
 
 
+@pytest.mark.slow
 def test_a_stage_under_dvc_takes_only_its_own_work_away(
     scripted: ladder_clone.Scripted, computing: Callable[[], int]
 ) -> None:
@@ -153,6 +158,7 @@ stages.repro(root, "train", root / ".rft")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT])
 def test_no_stage_outlives_its_driver(scripted: ladder_clone.Scripted, way: signal.Signals) -> None:
     scripted.set_params(train={"seed": int(way)})

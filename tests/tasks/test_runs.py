@@ -45,6 +45,7 @@ def repro(run: Run, stage: str) -> str:
     ).how
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_and_leaves_the_clone_as_it_was(scripted: ladder_clone.Scripted) -> None:
     before = scripted.git("rev-parse", "HEAD")
     with runs.start(scripted.clone, plan(scripted)) as run:
@@ -70,6 +71,7 @@ def test_a_run_is_recorded_and_leaves_the_clone_as_it_was(scripted: ladder_clone
     assert scripted.ran() == ["traffic", "drift"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a, b", "it's #1", """'"'"""])
 def test_the_name_of_a_folder_may_hold_what_means_something_in_settings(tmp_path: Path, name: str) -> None:
     """DVC took a part of the name for its cache, outside of the clone, or none at all."""
@@ -131,6 +133,7 @@ def test_every_secret_that_is_not_set_is_named_before_a_run(scripted: ladder_clo
         plan(scripted)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_recorded_too(scripted: ladder_clone.Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     """Its error is told by whoever catches it, and not among the stage's lines as well."""
     (scripted.script / "fail-drift").write_text("no disk")
@@ -176,6 +179,7 @@ def other_process(scripted: ladder_clone.Scripted) -> tuple[subprocess.Popen[str
     return driver, next(line for line in iter(driver.stdout.readline, "") if not line.startswith(("[", " "))).strip()
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_adopted_and_another_is_cleared_away(scripted: ladder_clone.Scripted) -> None:
     driver, name = other_process(scripted)
     with driver:

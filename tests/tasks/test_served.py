@@ -54,6 +54,7 @@ def looks(clone: Clone) -> list[int]:
     return [look.act.look for look in book.read(clone).state.looks.values()]
 
 
+@pytest.mark.slow
 def test_a_promotion_carries_how_it_is_served(scripted: ladder_clone.Scripted):
     measured(scripted, SERVE)
     record = ladder_clone.climb(scripted)
@@ -77,6 +78,7 @@ def _judged(scripted: ladder_clone.Scripted, revision: str) -> tuple[Revision, s
     return at, "a run", decision
 
 
+@pytest.mark.slow
 def test_served_otherwise_it_is_another_look(scripted: ladder_clone.Scripted):
     measured(scripted, SERVE)
     ladder_clone.climb(scripted)
@@ -88,6 +90,7 @@ def test_served_otherwise_it_is_another_look(scripted: ladder_clone.Scripted):
     assert looks(scripted.clone) == [1, 2], "to try out how to serve is to look again"
 
 
+@pytest.mark.slow
 def test_what_was_registered_as_single_cannot_be_promoted_as_a_majority(scripted: ladder_clone.Scripted):
     served(scripted, config.Serve())
     measured(scripted, SERVE)
@@ -96,6 +99,7 @@ def test_what_was_registered_as_single_cannot_be_promoted_as_a_majority(scripted
         acts.request(scripted.clone, record)
 
 
+@pytest.mark.slow
 def test_a_request_that_was_changed_after_the_decision_is_refused(scripted: ladder_clone.Scripted):
     measured(scripted, SERVE)
     path = scripted.script / "data/gate/request.json"

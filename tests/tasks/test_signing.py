@@ -76,6 +76,7 @@ def test_what_was_done_to_a_folder_is_named(weights: Path, key: Path, case: str)
     assert "digest_value" not in str(caught.value), "no raw bytes"
 
 
+@pytest.mark.slow
 def test_the_packages_own_command_verifies_it(weights: Path, key: Path, tmp_path: Path) -> None:
     """An auditor has the folder, the bundle and the public key, and nothing of ours."""
     (tmp_path / "model.sig").write_bytes(signing.sign(weights, key))
@@ -144,6 +145,7 @@ def test_a_folder_that_cannot_be_signed_is_one_message(weights: Path, key: Path,
         signing.sign(weights, key)
 
 
+@pytest.mark.slow
 def test_keys_of_other_kinds_are_named_with_the_remedy(weights: Path, tmp_path: Path) -> None:
     signing.sign(weights, make_key(tmp_path / "pem", "-m", "PEM"))
     wrong = {

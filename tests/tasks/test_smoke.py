@@ -105,6 +105,7 @@ def settings_of(agent: Agent, **policy: object) -> str:
 
 
 # -- it passes -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_agent_that_works_passes_and_leaves_nothing(agent: Agent) -> None:
     heard: list[str] = []
     found = smoke.check(agent, heard.append)
@@ -125,11 +126,13 @@ def test_an_agent_that_works_passes_and_leaves_nothing(agent: Agent) -> None:
     assert list(agent.at.clone.state.glob("agent-*")) == []
 
 
+@pytest.mark.slow
 def test_a_recipes_own_examples_are_played_instead(agent: Agent) -> None:
     found = played(changed(agent, {f"{RECIPE}/smoke.jsonl": ROW + "\n" + ROW.replace("mine", "other") + "\n"}))
     assert (found.source, found.examples) == (f"{RECIPE}/smoke.jsonl", 2)
 
 
+@pytest.mark.slow
 def test_its_weights_are_those_that_were_signed_before(agent: Agent, tmp_path: Path) -> None:
     key = tmp_path / "machine"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "256", "-N", "", "-f", str(key)], check=True)
@@ -156,6 +159,7 @@ def test_a_bad_row_is_named_with_its_file_and_line(agent: Agent, rows: str, word
         played(changed(agent, {f"{RECIPE}/smoke.jsonl": rows}))
 
 
+@pytest.mark.slow
 def test_a_grader_that_raises_names_the_example(agent: Agent) -> None:
     tools = tools_of(agent).replace("score = float", "raise OSError('the judge is gone'); score = float")
     broken = changed(agent, {f"{RECIPE}/tools.py": tools, f"{RECIPE}/smoke.jsonl": ROW + "\n"})
@@ -165,6 +169,7 @@ def test_a_grader_that_raises_names_the_example(agent: Agent) -> None:
         played(broken)
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_names_the_example(agent: Agent) -> None:
     tools = tools_of(agent).replace("key = key.strip()", "raise OSError('no database')")
     with pytest.raises(InfrastructureError) as caught:
@@ -173,6 +178,7 @@ def test_a_tool_that_fails_names_the_example(agent: Agent) -> None:
     assert str(caught.value).endswith("Fix the tool server and try again.")
 
 
+@pytest.mark.slow
 def test_a_tool_server_that_dies_is_told_without_folders_that_are_gone(agent: Agent) -> None:
     tools = tools_of(agent).replace("key = key.strip()", "import os; os._exit(9)")
     with pytest.raises(InfrastructureError) as caught:
@@ -182,6 +188,7 @@ def test_a_tool_server_that_dies_is_told_without_folders_that_are_gone(agent: Ag
     assert "agent-" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_code_that_crashes_or_hangs_ends_with_its_last_words(agent: Agent) -> None:
     left_behind = "import subprocess\nsubprocess.Popen(['sleep', '600'])\nraise OSError('no database')\n"
     began = time.monotonic()
@@ -196,6 +203,7 @@ def test_code_that_crashes_or_hangs_ends_with_its_last_words(agent: Agent) -> No
     assert list(agent.at.clone.state.glob("agent-*")) == []
 
 
+@pytest.mark.slow
 def test_damaged_weights_are_told(agent: Agent) -> None:
     with pytest.raises(InfrastructureError, match=r"its weights cannot be loaded \(SafetensorError"):
         played(with_weights(agent, lambda content: content[:-100]))
@@ -208,6 +216,7 @@ def test_damaged_weights_are_told(agent: Agent) -> None:
         played(with_weights(agent, diverged))
 
 
+@pytest.mark.slow
 def test_turns_that_nobody_can_read_are_told(agent: Agent) -> None:
     first = (agent.at.read("data/examples/validation.jsonl") or b"").splitlines()[0].decode() + "\n"
     other = {"params.yaml": settings_of(agent, tool_format="llama3"), f"{RECIPE}/smoke.jsonl": first}
@@ -219,6 +228,7 @@ def test_turns_that_nobody_can_read_are_told(agent: Agent) -> None:
     assert "Set policy.tool_format to how this model writes its calls" in said
 
 
+@pytest.mark.slow
 def test_a_policy_on_a_server_that_this_clone_does_not_reach(agent: Agent) -> None:
     server = {"kind": "chat", "url": "http://127.0.0.1:9/v1", "model": "x"}
     with pytest.raises(InfrastructureError) as caught:

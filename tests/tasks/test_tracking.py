@@ -91,6 +91,7 @@ def test_settings_numbers_and_tags(run: Run) -> None:
     assert held.info.artifact_uri.startswith((run.clone.root / "mlruns/artifacts").as_uri())
 
 
+@pytest.mark.slow
 def test_datasets_are_named_by_the_hashes_of_dvc_once(run: Run) -> None:
     """A lock as DVC wrote it; of the test set a hash and a count, and no row of any set."""
     scripted = ladder_clone.Scripted(run.clone, run.clone.root.parent / "script")

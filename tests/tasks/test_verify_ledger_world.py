@@ -31,6 +31,7 @@ from tests.ledger_world import Story
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-ledger.sh"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_history_is_right_for_the_script_too(tmp_path: Path, seed: int) -> None:
     keys, clone = ledger_world.cast(tmp_path / "keys"), ledger_world.make_clone(tmp_path / "clone")

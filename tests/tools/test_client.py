@@ -286,6 +286,7 @@ def test_a_303_and_what_follows_share_the_deadline_of_a_try():
     )
 
 
+@pytest.mark.slow
 def test_a_303_may_ask_for_a_pause():
     result, _ = one(sees("/later", **{"Retry-After": "1"}), OK)
     assert (result.output, result.latency_s >= 1) == ("fine", True)
@@ -312,6 +313,7 @@ def test_a_body_shorter_than_it_says_is_retried():
     assert (result.output, result.retries, len(server.bodies)) == ("fine", 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "least"), [("1", 1.0), ("999999999", 0.2), ("soon", 0.0)])
 def test_retry_after_is_heard_within_bounds(monkeypatch: pytest.MonkeyPatch, value: str, least: float):
     monkeypatch.setattr(http_client, "LONGEST_RETRY_AFTER_S", min(1.0, least or 1.0))

@@ -53,6 +53,7 @@ def servers() -> list[int]:
     return [int(line.split()[0]) for line in found.splitlines() if "rft.tools.server" in line]
 
 
+@pytest.mark.slow
 def test_it_serves_and_is_stopped(tiny: Recipe):
     with running(tiny, OURS) as endpoint:
         assert call(endpoint, tiny).output == "9153"
@@ -62,6 +63,7 @@ def test_it_serves_and_is_stopped(tiny: Recipe):
         httpx.get(f"{endpoint.url}/health", trust_env=False)
 
 
+@pytest.mark.slow
 def test_the_key_is_random_needed_and_not_shown(tiny: Recipe):
     with running(tiny, OURS) as one, running(tiny, OURS) as other:
         assert one.headers != other.headers
@@ -71,6 +73,7 @@ def test_the_key_is_random_needed_and_not_shown(tiny: Recipe):
         assert one.headers["Authorization"].removeprefix("Bearer ") not in repr(one)
 
 
+@pytest.mark.slow
 def test_static_headers_travel_with_the_key(tiny: Recipe, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TENANT", "ward 7")
     with running(tiny, config.Tools(headers={"X-Tenant": "env:TENANT"})) as endpoint:
@@ -78,6 +81,7 @@ def test_static_headers_travel_with_the_key(tiny: Recipe, monkeypatch: pytest.Mo
         assert endpoint.headers["Authorization"].startswith("Bearer ")
 
 
+@pytest.mark.slow
 def test_it_grades_for_local_tools_too(tiny: Recipe):
     with running(tiny, config.Tools(where="local")) as endpoint:
         body = {"sample": {"output_text": "9153"}, "item": {"target": "9153"}}
@@ -87,6 +91,7 @@ def test_it_grades_for_local_tools_too(tiny: Recipe):
         )
 
 
+@pytest.mark.slow
 def test_its_key_is_struck_out_of_what_a_tool_says(tiny: Recipe):
     path = tiny.folder / "tools.py"
     path.write_text(path.read_text().replace("key = key.strip()", "import os; return os.environ['RFT_TOOL_KEY']"))
@@ -94,6 +99,7 @@ def test_its_key_is_struck_out_of_what_a_tool_says(tiny: Recipe):
         assert call(endpoint, tiny).output == "[secret]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [UserError("of the block"), ValueError("of the block"), KeyboardInterrupt(), SystemExit(3)]
 )
@@ -104,6 +110,7 @@ def test_it_is_stopped_when_the_block_raises(tiny: Recipe, error: BaseException)
     assert servers() == []
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_shows_its_last_words(tiny: Recipe):
     (tiny.folder / "tools.py").write_text("raise RuntimeError('the index is missing')")
     with pytest.raises(
@@ -138,6 +145,7 @@ def test_a_server_killed_in_the_middle_stops_the_stage(tiny: Recipe):
         stage()
 
 
+@pytest.mark.slow
 def test_its_death_is_told_as_the_cause_of_what_followed(tiny: Recipe):
     def stage() -> None:
         with running(tiny, OURS):
@@ -149,11 +157,13 @@ def test_its_death_is_told_as_the_cause_of_what_followed(tiny: Recipe):
     assert isinstance(caught.value.__context__, ValueError)
 
 
+@pytest.mark.slow
 def test_its_death_is_told_even_when_the_block_did_not_notice(tiny: Recipe):
     with pytest.raises(InfrastructureError, match="died in the middle"), running(tiny, OURS):
         _kill(servers()[0])
 
 
+@pytest.mark.slow
 def test_a_tool_that_ends_the_process_is_shown(tiny: Recipe):
     path = tiny.folder / "tools.py"
     path.write_text(
@@ -165,6 +175,7 @@ def test_a_tool_that_ends_the_process_is_shown(tiny: Recipe):
         call(endpoint, tiny)
 
 
+@pytest.mark.slow
 def test_a_tool_that_prints_much_does_not_block(tiny: Recipe):
     path = tiny.folder / "tools.py"
     path.write_text(path.read_text().replace("key = key.strip()", "print('x' * 1_000_000)"))
@@ -172,6 +183,7 @@ def test_a_tool_that_prints_much_does_not_block(tiny: Recipe):
         assert call(endpoint, tiny).output == "9153"
 
 
+@pytest.mark.slow
 def test_a_hanging_tool_does_not_keep_it_alive(tiny: Recipe, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lifetime, "STOP_DEADLINE_S", 0.3)
     path = tiny.folder / "tools.py"
@@ -185,6 +197,7 @@ def test_a_hanging_tool_does_not_keep_it_alive(tiny: Recipe, monkeypatch: pytest
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_killed_stage_leaves_no_server(tiny: Recipe):
     stage = f"""
 from rft import config, recipe
@@ -213,6 +226,7 @@ def external(url: str, **more: object) -> config.Tools:
     return config.Tools.model_validate({"server_url": url, "version": "7", **more})
 
 
+@pytest.mark.slow
 def test_an_external_server_is_used_and_not_started(tiny: Recipe, monkeypatch: pytest.MonkeyPatch):
     with running(tiny, OURS) as ours:
         monkeypatch.setenv("KEY", ours.headers["Authorization"])

@@ -174,6 +174,7 @@ def workers() -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.slow
 def test_a_trait_that_would_have_no_effect_here_is_refused(ours: Recipe):
     with pytest.raises(
         ConfigError, match=r"tools\.traits\.worker\.client_errors is about HTTP statuses, .* without HTTP\. Remove it"
@@ -181,10 +182,12 @@ def test_a_trait_that_would_have_no_effect_here_is_refused(ours: Recipe):
         play(ours, traits={"worker": {"client_errors": "policy"}})
 
 
+@pytest.mark.slow
 def test_the_trace_id_for_a_function_that_asks_for_it(ours: Recipe):
     assert [result.output for result in play(ours, [("traced", {}), ("traced_here", {})])[0]] == ["trace_1", "trace_1"]
 
 
+@pytest.mark.slow
 def test_async_functions_run_here_and_others_in_workers(ours: Recipe):
     (results,) = play(ours, [("here", {}), ("worker", {}), ("worker", {})], local_workers=2)
     assert int(results[0].output) == os.getpid()
@@ -192,6 +195,7 @@ def test_async_functions_run_here_and_others_in_workers(ours: Recipe):
     assert workers() == []
 
 
+@pytest.mark.slow
 def test_the_path_is_that_of_http(ours: Recipe):
     """Rows, refusals, bad arguments, sizes, exceptions: for both kinds of function."""
     calls: list[tuple[str, dict[str, Any]]] = []
@@ -223,6 +227,7 @@ def test_the_path_is_that_of_http(ours: Recipe):
     assert "spoilt" not in ITEM
 
 
+@pytest.mark.slow
 def test_a_worker_that_overruns_is_killed_and_replaced(ours: Recipe):
     slow, after = play(ours, [("slow", {"seconds": 60})], [("worker", {})], timeout_s=2.0, retries=0)
     assert (slow[0].failed, "no reply within tools.timeout_s = 2 s (1 try)" in slow[0].output) == (True, True)
@@ -230,11 +235,13 @@ def test_a_worker_that_overruns_is_killed_and_replaced(ours: Recipe):
     assert not psutil.pid_exists(int(after[0].output))
 
 
+@pytest.mark.slow
 def test_an_async_function_ends_at_its_deadline(ours: Recipe):
     ((result,),) = play(ours, [("nap", {"seconds": 60})], timeout_s=0.1, retries=1)
     assert (result.failed, result.retries) == (True, 1)
 
 
+@pytest.mark.slow
 def test_what_a_tool_started_ends_with_its_worker(ours: Recipe):
     started = time.monotonic()
     play(ours, [("spawn", {})], timeout_s=3.0, retries=0)
@@ -252,6 +259,7 @@ def _commands() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_shows_its_last_words(ours: Recipe):
     left, after = play(ours, [("leave", {})], [("much", {"size": 1})], retries=1)
     assert (left[0].failed, left[0].retries) == (True, 1)
@@ -259,11 +267,13 @@ def test_a_worker_that_dies_shows_its_last_words(ours: Recipe):
     assert after[0].output == "x"
 
 
+@pytest.mark.slow
 def test_what_a_tool_prints_or_reads_disturbs_nothing(ours: Recipe):
     ((result,),) = play(ours, [("loud", {})], timeout_s=30.0, retries=0)
     assert result.output == "done"
 
 
+@pytest.mark.slow
 def test_a_cancelled_rollout_frees_the_worker(ours: Recipe):
     async def run() -> ToolResult:
         tools = config.Tools(where="local", local_workers=1)
@@ -299,6 +309,7 @@ def test_a_worker_that_hangs_at_the_start(ours: Recipe, monkeypatch: pytest.Monk
     assert workers() == []
 
 
+@pytest.mark.slow
 def test_workers_of_a_killed_stage_end(ours: Recipe):
     stage = f"""
 import asyncio

@@ -91,6 +91,7 @@ def server(request: pytest.FixtureRequest, url: str) -> dict[str, Any]:
     return {"command": STDIO} if request.param == "stdio" else {"url": url}
 
 
+@pytest.mark.slow
 def test_tools_are_listed_and_called(server: dict[str, Any]):
     async def run() -> tuple[list[Any], tuple[ToolResult, ...]]:
         tools = config.Tools.model_validate({"mcp": [{"name": "small", "tools": ["add", "meta", "refuse"], **server}]})
@@ -117,6 +118,7 @@ def test_tools_are_listed_and_called(server: dict[str, Any]):
 
 
 # -- who is to blame -------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_tool_that_crashed_is_retried_and_then_fails(server: dict[str, Any]):
     (result,) = play(server, ("crash", {"why": "canary"}), retries=2)
     assert (result.failed, result.is_error, result.retries) == (True, False, 2)
@@ -125,11 +127,13 @@ def test_a_tool_that_crashed_is_retried_and_then_fails(server: dict[str, Any]):
     assert (below.failed, "Error executing tool crash_below: Error executing tool add" in below.output) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_crash_that_passes_costs_a_retry(server: dict[str, Any], tmp_path: Path):
     (result,) = play(server, ("crash_once", {"file": str(tmp_path / "met")}))
     assert (result.output, result.failed, result.retries) == ("fine", False, 1)
 
 
+@pytest.mark.slow
 def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
     _, gone, kept = play(
         {"command": STDIO}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"})
@@ -139,6 +143,7 @@ def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
     assert (kept.failed, kept.is_error) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "failed"),
     [
@@ -200,6 +205,7 @@ def test_the_same_words_come_as_a_result(text: str, gone: bool):
     assert caught.value.lasting
 
 
+@pytest.mark.slow
 def test_what_a_tool_raises_for_the_model_is_the_model_s(server: dict[str, Any]):
     refused, misfit = play(
         server, ("refuse", {"why": "late"}), ("add", {"a": "two", "b": 1}), traits={"add": {"validate": False}}
@@ -208,6 +214,7 @@ def test_what_a_tool_raises_for_the_model_is_the_model_s(server: dict[str, Any])
     assert (misfit.is_error, misfit.failed, "validation error" in misfit.output) == (True, False, True)
 
 
+@pytest.mark.slow
 def test_all_errors_of_a_tool_may_be_the_policy_s():
     traits = {"crash": {"client_errors": "policy"}, "protest": {"client_errors": "policy"}}
     crashed, unknown = play(
@@ -218,6 +225,7 @@ def test_all_errors_of_a_tool_may_be_the_policy_s():
 
 
 # -- two servers -----------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
     section = config.Tools.model_validate(
         {
@@ -245,6 +253,7 @@ def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
     assert [result.output for result in results[1:]] == ["4", "Error executing tool crash"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["add", "one_ad"])
 def test_traits_name_the_offered_tool(key: str):
     with pytest.raises(
@@ -253,12 +262,14 @@ def test_traits_name_the_offered_tool(key: str):
         play({"command": STDIO, "tools": ["add"], "prefix": "one_"}, traits={key: {"probe": False}})
 
 
+@pytest.mark.slow
 def test_a_call_ends_at_its_deadline_and_the_next_one_works(server: dict[str, Any]):
     slow, after = play(server, ("sleep", {"seconds": 60}), ("add", {"a": 1, "b": 1}), timeout_s=2.0, retries=0)
     assert (slow.failed, "no reply within tools.timeout_s = 2 s (1 try)" in slow.output) == (True, True)
     assert (after.output, after.failed) == ("2", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1001, 100_000])  # measured after it came, and cut on the way
 def test_a_large_result_is_a_413_to_the_policy(server: dict[str, Any], size: int):
     (cut, whole) = play(server, ("much", {"size": size}), ("much", {"size": 1000}), max_reply_bytes=1000)
@@ -270,6 +281,7 @@ def test_a_large_result_is_a_413_to_the_policy(server: dict[str, Any], size: int
     assert whole.output == "x" * 1000
 
 
+@pytest.mark.slow
 def test_an_unknown_tool_in_the_allow_list():
     with pytest.raises(
         ConfigError, match=r"tools\.mcp, small\): tools = \['ad'\]: the server has no such tools. It has \['add', "
@@ -278,12 +290,14 @@ def test_an_unknown_tool_in_the_allow_list():
     assert children() == []
 
 
+@pytest.mark.slow
 def test_environment_values_are_secrets(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KEY_OF_TEST", "canary-4711")
     (told,) = play({"command": STDIO, "env": {"GIVEN": "env:KEY_OF_TEST"}}, ("environment", {"name": "GIVEN"}))
     assert told.output == "[secret KEY_OF_TEST]"
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_started_again():
     died, after = play({"command": STDIO}, ("die", {"code": 3}), ("add", {"a": 1, "b": 1}), retries=1)
     assert (died.failed, died.retries, "2 tries" in died.output) == (True, 1, True)
@@ -322,6 +336,7 @@ def test_what_the_transport_lost_is_retried(url: str, breaks: str, tries: int):
     assert (result.output, result.failed, result.retries) == (f"trace_7 call_0 {tries - 1}", False, tries - 1)
 
 
+@pytest.mark.slow
 def test_one_broken_exchange_leaves_its_neighbours_alone(url: str):
     async def run() -> tuple[ToolResult, ...]:
         tools = config.Tools.model_validate(
@@ -354,6 +369,7 @@ def test_requests_carry_headers_and_a_signature(url: str, monkeypatch: pytest.Mo
     assert "'webhook-signature': 'v1," in seen
 
 
+@pytest.mark.slow
 def test_a_server_that_died_fails_its_calls(tmp_path: Path):
     process, address = _start(tmp_path, "json")
 

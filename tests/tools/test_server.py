@@ -262,6 +262,7 @@ def run_server(how: tuple[str, ...], *args: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_one_message(tmp_path: Path):
     folder = tiny_recipe.make(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -274,6 +275,7 @@ def test_a_port_in_use_is_one_message(tmp_path: Path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [BY_A_STAGE, BY_HAND])
 def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, ...]):
     folder = str(tiny_recipe.make(tmp_path))
@@ -285,6 +287,7 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
     assert "no examples.py" in run_server(how, str(tmp_path)).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -307,6 +310,7 @@ def test_help_teaches():
     assert "curl -s localhost" in text
 
 
+@pytest.mark.slow
 def test_torch_is_not_loaded(tmp_path: Path):
     code = (
         "import sys, rft.tools.server, rft.tools.client, rft.grading.grader, rft.tools.lifetime, "
@@ -315,6 +319,7 @@ def test_torch_is_not_loaded(tmp_path: Path):
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_it_dies_with_its_parent(tmp_path: Path):
     folder = tiny_recipe.make(tmp_path)
     parent = f"""
@@ -335,12 +340,14 @@ time.sleep(60)
     assert not _listens(host, int(port)), f"server {pid} outlived its parent"
 
 
+@pytest.mark.slow
 def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path: Path):
     done = run_server(BY_A_STAGE, str(tiny_recipe.make(tmp_path)), "--parent", "999999999")
     assert done.returncode != 0
     assert "the parent process 999999999 is gone" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [BY_A_STAGE, BY_HAND])
 def test_sigterm_ends_it_cleanly(tmp_path: Path, how: tuple[str, ...]):
     command = [sys.executable, "-m", *how, str(tiny_recipe.make(tmp_path))]

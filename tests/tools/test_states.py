@@ -220,6 +220,7 @@ def test_a_call_that_is_sent_again_is_known_by_its_id(tmp_path: Path):
 
 
 # -- a stage's server ------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_batch_of_rollouts_is_graded_on_its_states_and_leaves_none(tmp_path: Path):
     loaded = made(tmp_path)
     rows = loaded.examples("train", 4, 0)
@@ -243,6 +244,7 @@ def test_a_batch_of_rollouts_is_graded_on_its_states_and_leaves_none(tmp_path: P
     assert len(diary(loaded)) == 8
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_turn_are_made_one_after_another(tmp_path: Path):
     """What one does may change what the next finds. Otherwise the quick one would come first."""
     loaded = made(tmp_path)

@@ -20,6 +20,7 @@ def sample(ids: list[int]) -> TrainingSample:
     return TrainingSample(ids, [False] + [True] * (len(ids) - 1), [0.0] * (len(ids) - 1), 1.0)
 
 
+@pytest.mark.slow
 @given(ROWS.filter(lambda rows: any(len(row) > 1 for row in rows)), st.booleans())
 @settings(deadline=None)
 def test_outputs_and_gradients_are_those_under_the_mask(rows: list[list[list[int]]], all_of_it: bool):

@@ -47,6 +47,7 @@ def test_one_process_is_a_team_that_sends_nothing():
         assert (team.rank, team.size, team.gather(3)) == (0, 1, [3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shards", "more"),
     [
@@ -90,6 +91,7 @@ def test_two_processes_learn_what_one_does(shards: bool, more: dict[str, Any], m
     assert not followers()
 
 
+@pytest.mark.slow
 def test_a_follower_that_is_lost_ends_the_stage_with_its_name():
     with pytest.raises(InfrastructureError, match="process 1 of 2 ended with code -9"):
         _learn_without_the_follower()

@@ -128,6 +128,7 @@ def test_dpo_prefers():
     assert found[2] < found[1] < found[0]
 
 
+@pytest.mark.slow
 def test_ppo_learns_what_to_expect():
     one = learner(algorithm="ppo", lr=1e-5, ppo={"critic_lr": 0.03}, updates=4)
     given = [replace(sample, advantage=1.0, reward=0.8) for sample in own(one)]
@@ -257,6 +258,7 @@ def test_seconds_are_told_by_phase():
 
 
 # -- activations are computed again by need --------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("weights_kind", ["lora", "full"])
 def test_activations_are_computed_again_where_memory_is_short_to_the_same_bytes(
     weights_kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

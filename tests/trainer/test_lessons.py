@@ -118,6 +118,7 @@ ladder.run("policy", ladder.params(Path(sys.argv[1]), policy=policy))
 """
 
 
+@pytest.mark.slow
 def test_a_warm_start_that_is_killed_with_9_ends_with_the_same_bytes(tmp_path: Path, ladder_recipe: Path):
     def run(name: str, dies_at: int) -> int:
         folder = tmp_path / name

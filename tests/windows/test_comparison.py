@@ -134,6 +134,7 @@ def test_a_new_value_drifts_and_is_named() -> None:
     assert {bar.label: bar.current for bar in row.bars}["new"] == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_users_who_repeat_themselves_are_no_drift_and_conversations_would_have_been() -> None:
     """R17: forty users a side, each always with the same intent."""
     rng = np.random.default_rng(3)
@@ -151,6 +152,7 @@ def test_users_who_repeat_themselves_are_no_drift_and_conversations_would_have_b
     assert false[False] > 30
 
 
+@pytest.mark.slow
 def test_many_values_whose_names_one_side_lost_are_no_drift() -> None:
     """A long window names the hundred most frequent values, a short one all that it met."""
     shares = 1 / np.arange(1, 401) / (1 / np.arange(1, 401)).sum()
@@ -273,6 +275,7 @@ def test_a_value_that_one_window_names_and_the_other_counts_as_rare_is_no_drift(
     assert compared(sides[0], met(rng.integers(0, 60, 4000))).drifted
 
 
+@pytest.mark.slow
 def test_a_short_window_beside_a_long_one_is_no_drift() -> None:
     """It names what it met: had it named the frequent values alone, their shares would be high."""
     shares = 1 / np.arange(1, 401) / (1 / np.arange(1, 401)).sum()

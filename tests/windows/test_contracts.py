@@ -41,6 +41,7 @@ def broken(found: dict[tuple[str, str], Contract]) -> list[tuple[str, str]]:
     return [key for key, one in found.items() if not one.success]
 
 
+@pytest.mark.slow
 def test_a_sound_window_holds_every_contract(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = check(windows.rows(100), tmp_path / "docs")
     assert broken(found) == []
@@ -49,6 +50,7 @@ def test_a_sound_window_holds_every_contract(tmp_path: Path, capfd: pytest.Captu
     assert (captured.out, captured.err) == ("", "")  # no progress bars
 
 
+@pytest.mark.slow
 def test_contracts_come_in_one_order(tmp_path: Path) -> None:
     rows = windows.rows(60)
     assert list(check(rows, tmp_path / "a")) == list(check(rows, tmp_path / "b"))
@@ -68,6 +70,7 @@ SPOILT: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "expected"), SPOILT)
 def test_each_contract_breaks_on_its_own_fault_alone(
     tmp_path: Path, changes: dict[str, Any], expected: list[tuple[str, str]]
@@ -80,6 +83,7 @@ def test_each_contract_breaks_on_its_own_fault_alone(
     assert found[expected[0]].observed.startswith("10 of ")
 
 
+@pytest.mark.slow
 def test_the_declared_share_of_bad_values_is_allowed(tmp_path: Path) -> None:
     rows = windows.rows(100)
     for n, (changes, _) in enumerate(SPOILT):
@@ -123,6 +127,7 @@ def manifest(**changes: Any) -> Manifest:
     return made.model_copy(update=changes)
 
 
+@pytest.mark.slow
 def test_counts_are_summed_over_pieces_and_decided_on_the_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One piece is bad as a whole; of the window it is 10 %."""
     rows = windows.rows(100)
@@ -137,6 +142,7 @@ def test_counts_are_summed_over_pieces_and_decided_on_the_sums(tmp_path: Path, m
     assert "10 of 100 bad, such as -3.0" in [one.observed for one in in_pieces]
 
 
+@pytest.mark.slow
 def test_a_few_bad_rows_in_each_piece_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contracts, "PIECE", 7)
     rows = windows.rows(60)
@@ -149,6 +155,7 @@ def test_a_few_bad_rows_in_each_piece_add_up(tmp_path: Path, monkeypatch: pytest
     }
 
 
+@pytest.mark.slow
 def test_a_table_of_many_pieces_has_one_page_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contracts, "PIECE", 10)
     docs = tmp_path / "docs"
@@ -159,6 +166,7 @@ def test_a_table_of_many_pieces_has_one_page_that_says_so(tmp_path: Path, monkey
     assert pages == ["conversations", "statistics", "tool_calls"]
 
 
+@pytest.mark.slow
 def test_a_column_of_the_owner_may_not_be_empty(tmp_path: Path) -> None:
     (part,) = parts(tmp_path, windows.rows(60), 60)
     table = pq.read_table(part)
@@ -182,6 +190,7 @@ def test_a_part_of_another_version_is_named(tmp_path: Path) -> None:
 UNREAD = [Unread(source="log.jsonl", line=7, why="not JSON")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "column_and_observed"),
     [
@@ -207,6 +216,7 @@ def test_rows_that_did_not_become_conversations_are_few(
 
 
 # -- Data Docs -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_data_docs_are_written_anew(tmp_path: Path) -> None:
     docs = tmp_path / "deep" / "docs"
     check(windows.rows(60), docs)
@@ -225,6 +235,7 @@ def statistics_page(docs: Path, statistics: list[FeatureDrift]) -> str:
     return html.unescape(page.read_text())
 
 
+@pytest.mark.slow
 def test_data_docs_show_each_feature_with_number_threshold_and_verdict(tmp_path: Path) -> None:
     (drifted,) = STATISTICS
     still = drifted.model_copy(update={"against": "window", "effect": 0.1, "drifted": False})
@@ -243,6 +254,7 @@ def test_data_docs_show_each_feature_with_number_threshold_and_verdict(tmp_path:
 EVIL = "<script>alert(1)</script>"
 
 
+@pytest.mark.slow
 def test_nothing_of_a_log_runs_in_a_page(tmp_path: Path) -> None:
     rows = windows.rows(60)
     strange = [{"role": "user", "content": "a"}, windows.call(0, 1, EVIL), windows.call(1, 1, f"wiki.{EVIL}")]

@@ -26,6 +26,7 @@ def test_effects_are_no_less_than_nothing_and_nothing_between_equals(a: Any, b: 
     assert effects.total_variation(a, b) <= 1
 
 
+@pytest.mark.slow
 @given(COUNTS, COUNTS, st.lists(st.floats(-100, 100), min_size=8, max_size=8, unique=True).map(sorted))
 def test_wasserstein_is_scipys(a: Any, b: Any, places: list[float]) -> None:
     assert effects.wasserstein(a, b, places) == pytest.approx(

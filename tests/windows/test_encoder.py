@@ -97,6 +97,7 @@ def test_minilm_knows_what_is_alike() -> None:
     assert likeness[0, 1] > 0.3 > abs(likeness[0, 2]) + 0.1
 
 
+@pytest.mark.slow
 def test_profiles_load_no_torch() -> None:
     program = (
         "import sys; import rft.windows.profile; assert not {'torch', 'transformers', 'pyspark'} & set(sys.modules)"

@@ -100,6 +100,7 @@ def mutated(rng: random.Random, words: list[str]) -> str:
     return " ".join(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.95, 1.0])
 def test_pairs_are_those_of_the_definition(threshold: float) -> None:
     rng = random.Random(1)
@@ -150,6 +151,7 @@ def test_what_is_made_from_one_template_is_counted_once_each_and_in_time() -> No
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same_in_any_process() -> None:
     """Python orders sets differently in each process."""
     code = (

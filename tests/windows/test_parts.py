@@ -59,6 +59,7 @@ def of(**columns: Any) -> dict[str, Feature]:
 
 
 # -- the same bytes --------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(0, 90), max_size=4).map(sorted),
@@ -87,6 +88,7 @@ def test_parts_give_the_profile_of_the_table(tmp_path: Path, whole: Profile, cut
     assert profile.of_parts(parts, PLAN, "a window") == whole
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bytes(tmp_path: Path, whole: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "_ROWS_PER_TASK", 1)
     parts = snapshot_tables.parts(ROWS, tmp_path, [100, 200])

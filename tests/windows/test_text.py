@@ -13,6 +13,7 @@ from scipy import sparse
 from rft.windows import noise, text
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30).filter(
         lambda rows: len({label for _, label in rows}) == 2
