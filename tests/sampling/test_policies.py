@@ -242,7 +242,8 @@ def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_position_embeddings": 1024}))
     path = tmp_path / "data/examples/validation.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    narrow = {"type": "object", "properties": {"key": {"type": "string", "enum": ["no policy says so"]}}, "required": ["key"]}
+    key = {"type": "string", "enum": ["no policy says so"]}
+    narrow = {"type": "object", "properties": {"key": key}, "required": ["key"]}
     rows[0]["tools"] = [
         {"type": "function", "function": {"name": "lookup", "description": "A narrow one.", "parameters": narrow}}
     ]
