@@ -68,6 +68,7 @@ def test_only_a_measured_value_is_kept(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["holds"] is None
 
 
+@pytest.mark.slow
 def test_without_a_name_the_figures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert figure.main([]) == 0
     lines = capsys.readouterr().out.splitlines()

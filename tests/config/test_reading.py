@@ -102,6 +102,7 @@ def test_many_aliases_are_looked_into_once(tmp_path: Path) -> None:
     assert len(config.read_yaml(write(tmp_path / "x.yaml", f"a0: &a0 {{x: 1}}\n{levels}"), "x")["a8"]) == 10
 
 
+@pytest.mark.slow
 def test_r21_the_command_line_and_the_schedule_too(tmp_path: Path) -> None:
     made = ladder_clone.make(tmp_path)
     with pytest.raises(

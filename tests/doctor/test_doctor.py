@@ -1,8 +1,7 @@
 """The doctor: a sound setup passes every check, and each check has an illness that it must tell,
 with its remedy.
 
-The tool servers are real ones on a socket, the policy is a real small model; nothing is trained but
-one step.
+The tool servers are real ones on a socket, the policy is a real small model, trained for one step.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ from tests.sick_agents import (
     settings,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -56,7 +57,6 @@ def policy(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # -- in order --------------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_sound_setup_passes_every_check(recipe: Path, policy: Path, tmp_path: Path):
     begun: list[str] = []
     with ladder.inside(tmp_path):
@@ -355,7 +355,6 @@ def test_a_policy_server_with_too_short_a_context_is_found(recipe: Path):
         assert "rollout.max_tokens = 200, but the server takes 100" in found.words
 
 
-@pytest.mark.slow
 def test_the_other_checks_do_without_a_limit_that_the_server_sets(recipe: Path, policy: Path):
     server = {"kind": "vllm", "url": "http://127.0.0.1:9", "model": "m"}
     found = examine(
@@ -441,7 +440,6 @@ def test_the_best_of_several_rollouts_needs_a_verify(tmp_path: Path):
         assert examine(settings(again, policy=policy), "recipe")["recipe"].status == "ok"
 
 
-@pytest.mark.slow
 def test_an_opening_that_does_not_fit(policy: Path, tmp_path: Path):
     recipe = tiny_recipe.make(tmp_path)
     (recipe / "prompts.json").write_text(
@@ -465,7 +463,6 @@ def test_a_model_that_is_none(recipe: Path, tmp_path: Path):
     assert "cannot be loaded" in found["capacity"].words
 
 
-@pytest.mark.slow
 def test_a_model_too_large_for_this_machine(recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch):
     params = settings(recipe, policy={"model": str(policy)})
     need = sum(examine(params, "capacity")["capacity"].facts["memory"].values())
@@ -478,7 +475,6 @@ def test_a_model_too_large_for_this_machine(recipe: Path, policy: Path, monkeypa
     assert doctor.exit_code(list(found.values())) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "changes"),
     [
@@ -523,7 +519,6 @@ def test_the_estimate_counts_what_peft_wraps(recipe: Path, policy: Path):
     assert counted["parameters"] == sum(parameter.numel() for parameter in learner.parameters()) - trained
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train", "status", "words"),
     [
@@ -546,7 +541,6 @@ def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dic
     assert (found.status, words in found.words) == (status, True), found.words
 
 
-@pytest.mark.slow
 def test_a_step_whose_effect_is_not_sampled_with_is_a_failure(
     recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -560,7 +554,6 @@ def test_a_step_whose_effect_is_not_sampled_with_is_a_failure(
     assert found.facts["effect_kept"] < 0.99
 
 
-@pytest.mark.slow
 def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(
     recipe: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -669,7 +662,6 @@ def table_end(capsys: pytest.CaptureFixture[str]) -> str:
     return re.sub(r"\S+(?= doctor --set)", "rft", capsys.readouterr().out.strip().splitlines()[-1].split(". ")[-1])
 
 
-@pytest.mark.slow
 def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixture[str]):
     (place / "tiny/tools.py").write_text((place / "tiny/tools.py").read_text() + 'print("hello")\n')
     assert cli.main(["doctor", "--no-model", "--json"]) == 0

@@ -85,6 +85,7 @@ def test_splits_and_blocks_share_no_module_no_name_and_no_fact(code: Recipe, wor
             assert split_of(package, path) in ("train", "validation", "test")
 
 
+@pytest.mark.slow
 def test_modules_of_a_split_are_its_own(code: Recipe, workspace: ModuleType) -> None:
     tenth = code._module("packages").tenth
     allowed = {("train", 0): range(6), ("validation", 0): {6}, ("test", 0): {7}, ("test", 1): {8}, ("test", 2): {9}}

@@ -87,6 +87,7 @@ def test_a_variable_may_have_a_name_that_no_shell_knows(name: str) -> None:
     boxes.run(play())
 
 
+@pytest.mark.slow
 def test_a_prepared_call_sees_what_was_written_and_restored_meanwhile() -> None:
     """From its second call on, a sandbox makes the next one ahead: what it shows is of the moment
     when it is called."""

@@ -92,6 +92,7 @@ def test_the_declared_share_of_bad_values_is_allowed(tmp_path: Path) -> None:
     assert broken(check(rows, tmp_path / "docs", max_bad_share=0.1)) == []
 
 
+@pytest.mark.slow
 def test_an_id_twice_is_never_allowed(tmp_path: Path) -> None:
     rows = windows.rows(100)
     rows[1]["conversation_id"] = rows[0]["conversation_id"]
