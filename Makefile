@@ -64,7 +64,7 @@ help:
 	echo "make test-rest  all other tests, whole sessions at the command line among them"
 	echo "make figures  the figures that the project promises; make figure NAME=demo_time measures one"
 	echo "make record   record the goldens again (then read the diff: CONTRIBUTING.md)"
-	echo "make lock     write the lock of make setup, after constraints.txt changed"
+	echo "make lock     write the lock of make setup, after constraints.txt changed: make lock INDEX=URL"
 	echo "make dvc      write dvc.yaml from the stages' imports"
 	echo "make docs     write docs/params.md from the docstrings of rft/config"
 	echo "make clean    remove .venv and caches; runs, data and the ledger stay"
@@ -128,7 +128,7 @@ record: setup
 	git diff --stat -- tests/golden
 
 lock: setup
-	@$(BIN)/python -m tasks.pins --write
+	@$(BIN)/python -m tasks.pins --index "$(INDEX)"
 
 dvc: setup
 	@$(BIN)/python -m tasks.dependencies --write

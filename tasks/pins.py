@@ -34,7 +34,6 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-INDEX = "https://pypi.org/simple"
 TORCH = "2.13.0"
 PACKAGE = re.compile(r"^(\S+)==(\S+) ")
 
@@ -49,11 +48,11 @@ def versions(lock: str) -> dict[str, str]:
     return dict(found.groups() for line in lock.splitlines() if (found := PACKAGE.match(line)))  # type: ignore[misc]
 
 
-def render(root: Path) -> str:
+def render(root: Path, index: str) -> str:
     """Ask the resolver what is needed here, and the index for the hashes."""
     needed = _resolved(root)
     with ThreadPoolExecutor(8) as pool, httpx.Client(timeout=60, follow_redirects=True) as client:
-        hashes = pool.map(lambda one: _hashes(client, *one), needed)
+        hashes = pool.map(lambda one: _hashes(client, index, *one), needed)
         lines = [
             " \\\n    ".join([f"{package}=={version}", *(f"--hash=sha256:{each}" for each in found)]) + "\n"
             for (package, version), found in zip(needed, hashes, strict=True)
@@ -76,10 +75,10 @@ def _resolved(root: Path) -> list[tuple[str, str]]:
     return sorted((name, version) for name, version in packages.items() if name not in ("torch", "agent-rft"))
 
 
-def _hashes(client: httpx.Client, package: str, version: str) -> list[str]:
+def _hashes(client: httpx.Client, index: str, package: str, version: str) -> list[str]:
     """Return the hashes of its wheels that this platform may take, whatever its C library; of its
     source where there are none."""
-    reply = client.get(f"{INDEX}/{package}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    reply = client.get(f"{index}/{package}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     reply.raise_for_status()
     found: dict[str, list[str]] = {"wheel": [], "source": []}
     for file in reply.json()["files"]:
@@ -109,12 +108,10 @@ def _suits(tag: Tag) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--write", action="store_true", required=True, help="write the lock for this Python and platform"
-    )
-    parser.parse_args(arguments)
+    parser.add_argument("--index", required=True, help="an index whose pages come as JSON too, ending in /simple")
+    wanted = parser.parse_args(arguments)
     root = Path(__file__).resolve().parents[1]
-    (root / name()).write_text(render(root), encoding="utf-8")
+    (root / name()).write_text(render(root, wanted.index), encoding="utf-8")
     print(name())
     return 0
 

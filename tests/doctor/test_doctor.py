@@ -575,7 +575,6 @@ def test_a_step_that_moves_the_base_or_disagrees_is_a_failure(
     assert "sampler and trainer differ by up to" in examine(params, "step")["step"].words
 
 
-# -- arguments from a schema -----------------------------------------------------------------------
 TEXT = st.builds(
     lambda low, more: {"type": "string", "minLength": low, "maxLength": low + more},
     st.integers(1, 5),

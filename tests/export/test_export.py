@@ -40,6 +40,8 @@ from tasks.runs.clone import Clone
 from tests import families, small_policy
 from tests.ladder import params as small_params
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = [f"value of k{number:04d}" for number in (3, 12, 1224, 7777)]
 QUESTIONS += ["value of the key", "k0003 k0012 k1224", "k77", "what do you know of k4711 and of 4711?"]
 """The last four are none that it was trained on."""
@@ -141,7 +143,6 @@ def moved(folder: Path) -> float:
         return float((logits - network(ids).logits).abs().max())
 
 
-@pytest.mark.slow
 def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     """Adapter on its base, and merged in float32: token by token. Three steps need not change the
     likeliest word of any answer, so that the adapter counts is seen in the logits."""
@@ -158,7 +159,6 @@ def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.
     assert "exports" not in approved.git("status", "--porcelain"), "exports/ is no part of a run"
 
 
-@pytest.mark.slow
 def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert cli.main(["export", "champion", "exports/a"]) == 0
     folder = approved.root / "exports/a"
@@ -196,7 +196,6 @@ def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     }
 
 
-@pytest.mark.slow
 def test_a_cast_is_one_and_says_what_it_cost(here: Clone) -> None:
     """R6: bfloat16 moves the weights by as much as it says, once."""
     for dtype in ("float32", "bfloat16"):
@@ -229,7 +228,6 @@ def flags(folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.slow
 def test_the_line_that_starts_vllm(approved: Clone) -> None:
     """Each path in it exists; the names are those of the request."""
     for name, options in (("adapter", []), ("merged", ["--merge", "--dtype", "bfloat16"])):
@@ -273,7 +271,6 @@ def number(clone: Clone) -> int:
 
 
 # -- which agent -----------------------------------------------------------------------------------
-@pytest.mark.slow
 def test_a_run_that_nobody_approved_says_so(here: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     name = run_name(here)
     assert cli.main(["export", name[-6:], "exports/waits"]) == 0
@@ -294,7 +291,6 @@ def test_an_approved_run_is_its_version(approved: Clone) -> None:
     assert "Not approved" not in (approved.root / "exports/a/README.md").read_text()
 
 
-@pytest.mark.slow
 def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
     approved: Clone, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -388,7 +384,6 @@ def test_a_warm_started_base_model_is_inside_and_what_it_was_made_of_is_named(
     assert f"the model {given}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_chat_endpoint_has_its_weights_itself(
     here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -423,7 +418,6 @@ def test_a_chat_endpoint_has_its_weights_itself(
     assert "the weights of 'm-1' are at its endpoint" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_full_weights_are_one_whole_model(ladder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And an agent without a system prompt has none."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -441,7 +435,6 @@ def test_full_weights_are_one_whole_model(ladder: Path, tmp_path: Path, monkeypa
     assert [message["role"] for message in json.loads((folder / "request.json").read_text())["messages"]] == ["user"]
 
 
-@pytest.mark.slow
 def test_the_beginning_stays_what_the_first_promotion_replaced(
     approved: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -481,7 +474,6 @@ def cut_off_after_policy(clone: Clone, folder: Path) -> records.RunRecord:
     return run.record
 
 
-@pytest.mark.slow
 def test_the_beginning_is_what_a_run_measured(here: Clone, tmp_path: Path) -> None:
     """Before any promotion, too; and never a run whose bytes are gone."""
     first = records.load_all(here)[0]
@@ -618,7 +610,6 @@ def test_tools_that_are_not_those_of_the_rollouts_are_not_exported(
     assert not any((here.root / "exports").iterdir())
 
 
-@pytest.mark.slow
 def test_a_registry_that_says_otherwise_is_believed_by_nobody(approved: Clone) -> None:
     before = agents.find(approved, "champion")
     client = tracking.client(approved)

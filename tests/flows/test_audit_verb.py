@@ -15,6 +15,8 @@ from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
@@ -34,7 +36,6 @@ def _inside(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
 
 
-@pytest.mark.slow
 def test_people_read_first_whether_all_fits(clone: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -48,7 +49,6 @@ def test_people_read_first_whether_all_fits(clone: Clone, capsys: pytest.Capture
     assert "was signed by ada" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_scripts_get_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", "champion", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -64,7 +64,6 @@ def test_the_conversations_behind_a_version_are_listed(clone: Clone, capsys: pyt
     assert f"c-7\t{records.load_all(clone)[0].name}" in lines
 
 
-@pytest.mark.slow
 def test_a_broken_link_is_told_first_and_by_the_exit_code(clone: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     out = Revision(clone, records.load_all(clone)[0].revision or "").outs["data/gate/timing.json"]
     path = clone.dvc_cache / "files/md5" / out.md5[:2] / out.md5[2:]
@@ -100,7 +99,6 @@ def test_bad_questions(asked: list[str], words: str, capsys: pytest.CaptureFixtu
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_version_is_exported_in_the_formats_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", "--export", str(tmp_path / "out")]) == 0
     names = {"README.md", "bom.cdx.json", "openlineage.ndjson", "provenance.intoto.jsonl"}

@@ -23,6 +23,8 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import git_bytes
 from tests.page import sample_drift
 
+pytestmark = pytest.mark.slow
+
 
 def told(report: DriftReport, width: int = 100) -> list[str]:
     return [line.plain for line in drift.lines(report, width)]
@@ -153,7 +155,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Script
     return scripted, names
 
 
-@pytest.mark.slow
 def test_the_runs_of_a_clone_are_read_from_their_revisions(clone: tuple[ladder_clone.Scripted, list[str]]) -> None:
     scripted, names = clone
     found = looks.history(scripted.clone, "tiny")
@@ -206,7 +207,6 @@ def test_the_page_of_a_run_has_the_course_of_the_runs_before_it(
     assert looks.with_own(scripted.clone, record, tmp_path / "nothing", "tiny") == []
 
 
-@pytest.mark.slow
 def test_history_is_a_table_json_and_a_page(clone: tuple[ladder_clone.Scripted, list[str]]) -> None:
     scripted, names = clone
     done = scripted.rft("drift", "--history", "--html", "out/drift.html")

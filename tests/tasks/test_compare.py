@@ -25,6 +25,8 @@ from tasks.runs.clone import Clone
 from tasks.runs.compare import Comparison, compare
 from tasks.runs.records import RunRecord
 
+pytestmark = pytest.mark.slow
+
 Made = tuple[Scripted, dict[str, RunRecord]]
 OTHER_TEST = '{"messages": [{"role": "user", "content": "another"}]}\n'
 
@@ -70,7 +72,6 @@ def shown(found: Comparison, width: int) -> str:
     return out.getvalue()
 
 
-@pytest.mark.slow
 def test_settings_that_differ_are_named_with_defaults_and_the_rest_is_the_same(here: Clone, made: Made) -> None:
     found = pair(here, made, "first", "settings")
     assert found.settings == {"train.steps": (config.Train().steps, 7)}
@@ -100,7 +101,6 @@ def test_numbers_of_different_test_sets_are_not_compared_directly(here: Clone, m
     assert "each run's gain over the champion that it was compared with" in text
 
 
-@pytest.mark.slow
 def test_a_grader_that_changed_is_a_reservation(here: Clone, made: Made) -> None:
     tools, grader = (here.root / "recipes/tiny" / name for name in ("tools.py", "grader.json"))
     grader.write_text(json.dumps(json.loads(grader.read_text()) | {"name": "another"}))
@@ -171,7 +171,6 @@ def test_it_fits_the_terminal_and_loses_nothing(here: Clone, made: Made, width: 
         assert f"{found.a.metrics['reward'].value:.3f} [" in text  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
 def test_what_it_says_for_programs_is_the_same(
     here: Clone, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
