@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 PLACE = Path(__file__).resolve().parents[1] / ".rft" / "tests"
+PROCESSOR = ("RFT_TEST_DISTURB", "RFT_TEST_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+"""What stands for another processor (bench/other_processors.py)."""
 FOR_S = 24 * 3600.0
 """Another worktree's session may still read what a change has made old."""
 
 
 def folder(name: str, make: Callable[[Path], Any], depends: Iterable[Path]) -> Path:
     """Return the folder that `make` fills. `depends`: the files that decide what comes of it."""
-    digest = hashlib.sha256(repr((sys.version, os.environ.get("RFT_TEST_DISTURB"))).encode())
+    digest = hashlib.sha256(repr((sys.version, *map(os.environ.get, PROCESSOR))).encode())
     for path in sorted(depends):
         digest.update(str(path).encode() + path.read_bytes())
     place = PLACE / f"{name}-{digest.hexdigest()[:16]}"
