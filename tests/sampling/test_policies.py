@@ -253,7 +253,9 @@ def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder
     log = pq.read_table(tmp_path / "data/baseline/rollouts.parquet").to_pylist()
     mine = [row for row in log if row["example_id"] == rows[0]["id"] and row["num_tool_calls"]]
     assert all("A narrow one." in small_text(tmp_path, row) for row in mine)
-    assert all(row["num_tool_errors"] == row["num_tool_calls"] for row in mine)
+    heard = [row for row in mine if row["stop_reason"] == "completed"]  # in the others the last call may not be made
+    assert all(row["num_tool_errors"] == row["num_tool_calls"] for row in heard)
+    assert sum(row["num_tool_errors"] for row in mine) > 0
     rows[0]["tools"][0]["function"]["name"] = "nobody_serves_this"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with inside(tmp_path), pytest.raises(ConfigError, match="nobody_serves_this"):
