@@ -128,7 +128,8 @@ record: setup
 	git diff --stat -- tests/golden
 
 lock: setup
-	@$(BIN)/python -m tasks.pins --index "$(INDEX)"
+	@$(if $(INDEX),,$(error name an index whose pages come as JSON too: make lock INDEX=https://.../simple))
+	$(BIN)/python -m tasks.pins --index "$(INDEX)"
 
 dvc: setup
 	@$(BIN)/python -m tasks.dependencies --write
