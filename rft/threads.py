@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def are_held_up() -> bool:
     except OSError:
         return False
     return found is not None and float(found[1]) > MUCH_PRESSURE
+
+
+def used() -> int | None:
+    """Return how many threads PyTorch's arithmetic takes in this process, None where it is not
+    loaded. They decide the last digits, so what a stage leaves says it."""
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch else None
 
 
 def use(network: Any, threads: int | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -19,13 +20,14 @@ from typing import Any
 PLACE = Path(__file__).resolve().parents[1] / ".rft" / "tests"
 PROCESSOR = ("RFT_TEST_DISTURB", "RFT_TEST_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """What stands for another processor (bench/other_processors.py)."""
+CPUINFO = Path("/proc/cpuinfo")
 FOR_S = 24 * 3600.0
 """Another worktree's session may still read what a change has made old."""
 
 
 def folder(name: str, make: Callable[[Path], Any], depends: Iterable[Path]) -> Path:
     """Return the folder that `make` fills. `depends`: the files that decide what comes of it."""
-    digest = hashlib.sha256(repr((sys.version, *map(os.environ.get, PROCESSOR))).encode())
+    digest = hashlib.sha256(repr((sys.version, _instructions(), *map(os.environ.get, PROCESSOR))).encode())
     for path in sorted(depends):
         digest.update(str(path).encode() + path.read_bytes())
     place = PLACE / f"{name}-{digest.hexdigest()[:16]}"
@@ -39,6 +41,11 @@ def folder(name: str, make: Callable[[Path], Any], depends: Iterable[Path]) -> P
             make(place)
             whole.touch()
     return place
+
+
+def _instructions() -> list[str]:
+    """The processor's: in a folder that two machines share, each keeps digits of its own."""
+    return re.findall("^flags.*", CPUINFO.read_text(), re.MULTILINE)[:1] if CPUINFO.exists() else []
 
 
 def _forget_old(name: str) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from rft import config
+from rft import config, threads
 from rft.doctor.capacity import longest, rollouts_by_stage
 from rft.progress import duration
 
@@ -77,4 +77,5 @@ def typical(setup: Any, chat: Any, prompt: int, sampled: float) -> Typical:
 def in_words(found: dict[str, tuple[float, float]]) -> str:
     """Say both, as `train about 20 min (at most 3.5 h)`; empty where there is no estimate."""
     each = [f"{stage} about {duration(low)} (at most {duration(high)})" for stage, (low, high) in found.items()]
-    return f"; {', '.join(each)}, tools and graders not counted" if each else ""
+    slowed = "; slowed by other work, which had the processors too" if threads.are_held_up() else ""
+    return f"; {', '.join(each)}, tools and graders not counted{slowed}" if each else ""

@@ -31,7 +31,7 @@ class Newer(UserError):
 
 
 class Report(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def digest(self) -> str:
         """Hash its canonical JSON, by which other reports and the ledger refer to it."""

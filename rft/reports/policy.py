@@ -24,6 +24,8 @@ class PolicyReport(Report):
     base: str = added("")  # of a warm-started one: the given model that it was made of, a folder or hub id
     base_sha256: str = added("")
     weights: str = added("")  # of a warm-started one: full or lora, which was then merged
+    threads: int | None = added(None)
+    """Of one that was made here: how many its arithmetic took. They decide the last digits."""
 
     @property
     def is_made_here(self) -> bool:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rft import config, progress, reports, stats, stopping
+from rft import config, progress, reports, stats, stopping, threads
 from rft.chat.dialogue import opening_of
 from rft.errors import ConfigError
 from rft.grading import budget
@@ -81,7 +81,8 @@ class Times:
             if seconds
         }
         phases = {name: round(seconds, 3) for name, seconds in self.phases.items()}
-        reports.write_json({"rollout_s": spans, "phases": phases, "trace": traces and traces.published(), **more}, path)
+        told = {"rollout_s": spans, "phases": phases, "threads": threads.used()}
+        reports.write_json({**told, "trace": traces and traces.published(), **more}, path)
 
 
 @dataclass(frozen=True, slots=True)

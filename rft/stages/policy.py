@@ -93,6 +93,7 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
         steps=warm.steps,
         final_loss=losses[-1][1],
         losses=losses,
+        threads=threads.used(),
         **of,
     )
     reports.write(report, shelf / "report.json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,18 @@ def test_each_number_of_threads_meets_each_set_of_instructions() -> None:
     seen = {(one["RFT_TEST_THREADS"], one.get("ATEN_CPU_CAPABILITY")) for one in here.VARIANTS.values()}
     assert seen == {(threads, name) for threads in ("1", "2", "4") for name in (None, "avx2", "default")}
     assert [one["RFT_TEST_DISTURB"] for one in here.VARIANTS.values()] == [str(n) for n in range(1, 11)]
+
+
+def test_noise_is_added_once_however_it_is_loaded(repository: Path) -> None:
+    """A worker of pytest-xdist finds it by its path, and loads conftest.py, too."""
+    code = "import sys; sys.path.insert(0, 'tests'); import disturbed.sitecustomize as here; "
+    code += "print([type(one) for one in sys.meta_path].count(here._Disturbed), 'sitecustomize' in sys.modules, end='')"
+    for path, expected in (("tests/disturbed", "0 True"), ("", "1 False")):
+        environment = {**os.environ, "PYTHONPATH": path, "RFT_TEST_DISTURB": "1"}
+        told = subprocess.run(
+            [sys.executable, "-c", code], cwd=repository, env=environment, capture_output=True, text=True, check=True
+        )
+        assert told.stdout == expected
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rft import config
+from rft import config, threads
 from rft.doctor import hours
 from rft.doctor.capacity import rollouts_by_stage
 from rft.doctor.hours import Speed, Typical
@@ -48,6 +48,11 @@ def test_a_server_has_its_own_speed(ladder_recipe: Path):
     assert hours.in_words({}) == ""
 
 
-def test_both_answers_are_told():
+@pytest.mark.parametrize(
+    ("pressure", "more"), [("0.00", ""), ("90.00", "; slowed by other work, which had the processors too")]
+)
+def test_both_answers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pressure: str, more: str):
+    monkeypatch.setattr(threads, "PRESSURE", tmp_path / "cpu")
+    threads.PRESSURE.write_text(f"some avg10=0.00 avg60={pressure} avg300=0.00 total=1\n")
     told = hours.in_words({"train": (1200.0, 12_600.0)})
-    assert told == "; train about 20 min (at most 3.5 h), tools and graders not counted"
+    assert told == f"; train about 20 min (at most 3.5 h), tools and graders not counted{more}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rft import config, recipe
 from rft.rollouts import log as rollout_log
@@ -116,9 +117,9 @@ def test_how_long_an_outage_held_a_rollout_up_is_in_no_latency(tmp_path: Path):
     times.add("challenger/champion/sampled", rows, [1.0, 600.0, 2.0])
     times.add("challenger/champion/greedy", rows[1:2], [600.0])
     times.write(tmp_path / "timing.json")
-    assert json.loads((tmp_path / "timing.json").read_text())["rollout_s"] == {
-        "challenger/champion/sampled": {"p50": 1.0, "p95": 2.0, "n": 2}
-    }
+    told = json.loads((tmp_path / "timing.json").read_text())
+    assert told["rollout_s"] == {"challenger/champion/sampled": {"p50": 1.0, "p95": 2.0, "n": 2}}
+    assert told["threads"] == torch.get_num_threads(), "they decide the last digits"
 
 
 def test_behind_the_barrier_a_batch_is_the_unit(bench: Workbench, tmp_path: Path):

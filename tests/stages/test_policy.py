@@ -22,6 +22,7 @@ def test_the_policy_learned_its_demonstrations(ladder: Path):
     assert report.final_loss is not None
     assert report.final_loss < report.losses[0][1] / 2
     assert report.num_parameters < 200_000
+    assert report.threads == torch.get_num_threads()
 
 
 def test_of_finished_work_the_shelf_alone_is_left(ladder: Path):
