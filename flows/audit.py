@@ -14,11 +14,14 @@ from pathlib import Path
 
 from rft import commands, files, secrets
 from rft.errors import UserError
+from rft.page import audit as page
 from rft.reports.audit import BROKEN, STATES, Audit, Link, Node, State
 from rft.words import counted
 from tasks import audit as audits
+from tasks import provenance
 from tasks.audit.graph import Broken
 from tasks.audit.upwards import WAYS, Sought
+from tasks.ledger import book
 from tasks.runs import clone as clones
 from tasks.runs.clone import Clone
 
@@ -79,8 +82,6 @@ def _list(here: Clone, options: argparse.Namespace, question: audits.Question) -
 
 
 def _page(here: Clone, options: argparse.Namespace, found: Audit) -> Path:
-    from rft.page import audit as page
-
     name = "".join(letter if letter.isalnum() else "-" for letter in found.question).strip("-")[:80]
     path: Path = options.page or here.state / "reports" / f"audit-{name}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,8 +162,6 @@ def _shown(node: Node) -> str:
 # -- in the formats of others ----------------------------------------------------------------------
 def _refuse_export(here: Clone, options: argparse.Namespace, question: audits.Question) -> None:
     """Before hours of hashing: raise UserError for what could not be written in the end."""
-    from tasks import provenance
-
     if question.sought or question.every:
         version = commands.command("audit", "champion", "--export", "FOLDER")
         raise UserError(f"--export writes what one version is: name it, as in {version}")
@@ -171,9 +170,6 @@ def _refuse_export(here: Clone, options: argparse.Namespace, question: audits.Qu
 
 def _export(here: Clone, options: argparse.Namespace, found: Audit) -> None:
     """Raises UserError for a version with a broken link: nothing is passed on of it."""
-    from tasks import provenance
-    from tasks.ledger import book
-
     kind, _, name = (found.root or "").partition(":")
     if kind != "version":
         raise UserError(f"--export writes what one version is, and this is {kind} {name}.")

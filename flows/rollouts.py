@@ -19,8 +19,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows import settings
 from flows.screen import warn
 from rft import shelves
 from rft.__main__ import STAGES
@@ -31,13 +36,10 @@ from rft.rollouts import store as rollout_store
 from rft.rollouts.log import LogRow
 from rft.types import StopReason
 from rft.words import counted
-from tasks.promotion import elsewhere
+from tasks.promotion import champions, elsewhere, retiring
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LIVE = "stages in progress"
 _COMPARISONS: dict[str | None, Callable[[Any, float], Any]] = {
@@ -84,8 +86,6 @@ class Logs:
 # -- where they are --------------------------------------------------------------------------------
 def find(place: Clone, options: argparse.Namespace) -> Logs:
     """The rollouts that may be shown. `--open-test` opens the test set first."""
-    import pyarrow.compute as pc
-
     logs = _found(place, options)
     if getattr(options, "open_test", False):  # `rft replay` has no such option
         _open(place, logs, options)
@@ -95,9 +95,6 @@ def find(place: Clone, options: argparse.Namespace) -> Logs:
 
 def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
     """Write the entry that opens the test set of these rollouts."""
-    from flows import settings
-    from tasks.promotion import champions, retiring
-
     if logs.words == LIVE:
         raise UserError("--open-test: stages in progress keep their test set closed. Name a RUN, or --here.")
     if "test" not in logs.table["split"].to_pylist():
@@ -170,16 +167,11 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
-    import pyarrow as pa
-
     return pa.concat_tables(tables) if tables else rollout_log.schema().empty_table()
 
 
 # -- which of them ---------------------------------------------------------------------------------
 def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if options.stop and options.stop not in list(StopReason):
         raise UserError(f"--stop {options.stop}: no such stop reason. {did_you_mean(options.stop, StopReason)}")
     if options.stage and options.stage not in STAGES:
@@ -209,8 +201,6 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
 
 def _reward(words: str) -> Any:
     """Parse `<0.2`, `>=0.5`, `0.3` (equal) or `none`."""
-    import pyarrow.compute as pc
-
     reward = pc.field("reward")
     if words.strip() == "none":
         return reward.is_null()
@@ -225,9 +215,6 @@ def _reward(words: str) -> Any:
 def _where(table: pa.Table, words: str) -> pa.Array:
     """Return the rows for which a DuckDB expression is true. It sees the columns and nothing else:
     no file, no network, no statement."""
-    import duckdb
-    import pyarrow as pa
-
     numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
     closed: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": False,

@@ -14,14 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Column
 
 from rft.lines import COUNTED
+from tasks.runs import repro
 from tasks.runs.console import Lines
 
 
 @contextlib.contextmanager
 def watched(console: Console | None = None) -> Iterator[Lines]:
     """Show the progress of this block's stages: as bars on a terminal, as plain lines elsewhere."""
-    from tasks.runs import repro  # every verb imports this module, and `rft --help` every verb
-
     console = console or Console(highlight=False)
     with contextlib.ExitStack() as stack:
         lines = Bars(stack.enter_context(_progress(console))) if console.is_terminal else Lines()

@@ -5,7 +5,7 @@ the list of verbs, and indented lines keep their breaks). `add` adds its options
 work, prints the output and returns the exit code. Options of several verbs are in `options`.
 
 Only the verb that was typed is loaded; of the others `rft --help` reads the docstring. None imports
-anything heavy at the top, not Prefect or torch, not even the settings: its own `--help` is quick.
+torch, Prefect or MLflow at the top: most verbs need none of them, and they take seconds.
 
 An error is one message after `error: `, and the exit code says whose it is: 2 the user's, 3 the
 world's, 130 Ctrl-C. A traceback is a bug of ours. Nothing that is printed here holds a secret

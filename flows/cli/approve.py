@@ -15,18 +15,19 @@ import argparse
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from flows import results
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
-from rft import commands
+from flows.server import prefect_server
+from rft import commands, files
 from rft.errors import InfrastructureError, RftError, UserError
-from tasks.runs import clone
+from tasks.ledger import book, keys, statement
+from tasks.ledger.state import Champion
+from tasks.promotion import acts, champions, elsewhere
+from tasks.promotion.acts import Outcome
+from tasks.runs import champion, clone, records
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.ledger.state import Champion
-    from tasks.promotion.acts import Outcome
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +42,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.ledger import statement
-    from tasks.promotion import acts
-
     here = clone.enter()
     if options.signature:
         if options.reason or options.key or options.override_dirty:
@@ -65,10 +63,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _tell(here: Clone, run: str) -> None:
     """Show what a run of another clone asks for, which nobody has seen here."""
-    from flows import results
-    from tasks.promotion import elsewhere
-    from tasks.runs import records
-
     if any(run in record.name for record in records.load_all(here)):
         return
     with contextlib.suppress(RftError):  # to approve says what is wrong, and in which clone to mend it
@@ -80,9 +74,6 @@ def _tell(here: Clone, run: str) -> None:
 def _promote(here: Clone, run: str) -> Outcome:
     """By the flow, so that Prefect shows it; without a standing server, by one of our own. What was
     signed does not wait for Prefect: without it the work is the same."""
-    from flows.server import prefect_server
-    from tasks.promotion import acts
-
     with prefect_server(here) as server:
         from flows.promotion import promote
 
@@ -102,10 +93,6 @@ def _promote(here: Clone, run: str) -> Outcome:
 
 
 def _print(here: Clone, options: argparse.Namespace) -> int:
-    from rft import files
-    from tasks.ledger import keys
-    from tasks.promotion import acts
-
     wanted = acts.wanted(here, options.run, options.reason, options.override_dirty, say)
     file = here.state / "ledger" / f"{options.run}.{wanted.act}.json"
     with files.replacing(file) as part:
@@ -118,9 +105,6 @@ def _print(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _show(here: Clone, outcome: Outcome) -> None:
-    from tasks.promotion import acts
-    from tasks.runs import champion
-
     waiting, made, standing = outcome.waiting, outcome.promoted, outcome.standing
     if made is None:
         have = ", ".join(said.person for said in standing.counting)
@@ -145,9 +129,6 @@ def _show(here: Clone, outcome: Outcome) -> None:
 
 def to_serve(here: Clone, model: str, made: Champion | None) -> str:
     """Say where the champion's bytes are, and which command exports them."""
-    from tasks.ledger import book
-    from tasks.promotion import champions
-
     state = book.read(here, said=say).state
     number = made.number if made else 0
     try:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from flows import audit
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", metavar="VERSION|RUN|ENTRY", help="default: the champion that is served")
@@ -49,6 +51,4 @@ _WAYS = (
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import audit
-
     return audit.show(options)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flows.screen import say, warn
 from rft import commands
+from rft.progress import Reporter
 from rft.words import counted
+from tasks import backup
+from tasks.backup import Manifest
 from tasks.runs import clone
-
-if TYPE_CHECKING:
-    from rft.progress import Reporter
-    from tasks.backup import Manifest
 
 _SHOWN = 5
 
@@ -30,8 +28,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import backup
-
     here, folder = clone.enter(), Path(options.folder).resolve()
     say("[backup] looking for what belongs into it ...")
     saved = backup.save(here, folder, Teller())
@@ -58,8 +54,6 @@ class Teller:
         self._reporters: dict[str, Reporter] = {}
 
     def __call__(self, phase: str, done: int, total: int, num_bytes: int) -> None:
-        from rft.progress import Reporter
-
         reporter = self._reporters.setdefault(phase, Reporter(phase, total))
         reporter(done, f"files, {size(num_bytes)}")
 

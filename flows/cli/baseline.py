@@ -29,25 +29,30 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows import settings
 from flows.cli.options import add_settings, count
+from flows.cli.rollouts import STYLES
 from flows.screen import say, watched
-from rft import commands, files
+from rft import commands, config, files, recipe, reports, rows, shelves
 from rft.errors import UserError
+from rft.rollouts import log as rollout_log
+from rft.rollouts import transcript
+from rft.rollouts.log import LogRow
+from rft.rows import check_graded
+from rft.stages import examples
+from rft.types import Example
 from rft.words import counted
-from tasks.runs import clone
+from tasks.display.markdown import ROWS, cell
+from tasks.promotion import champions
+from tasks.runs import by_hand, champion, clone
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from rft import config, reports
-    from rft.rollouts.log import LogRow
-    from rft.types import Example
+from tasks.runs.repro import StageFailed
 
 BESIDE = "recipes/measured"
 """Where the files of a recipe lie that is written for one measurement; it exists in its worktree
@@ -92,13 +97,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from rft import recipe, shelves
-    from rft.rollouts import log as rollout_log
-    from rft.rows import check_graded
-    from tasks.promotion import champions
-    from tasks.runs import by_hand, champion
-
     written, file = _recipe(options), Path(options.rows).absolute() if options.rows else None
     here = clone.enter()
     params = settings.ungated(here, options.params, options.overrides, BESIDE if written else None)
@@ -130,9 +128,6 @@ def run(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _own_names(here: Clone, options: argparse.Namespace) -> Iterator[None]:
     """Name the user's files in what a stage ends with: those that it read are gone by then."""
-    from tasks.runs import by_hand
-    from tasks.runs.repro import StageFailed
-
     place = by_hand.folder(here) / "tree" / BESIDE
     try:
         yield
@@ -146,8 +141,6 @@ def _own_names(here: Clone, options: argparse.Namespace) -> Iterator[None]:
 
 def _recipe(options: argparse.Namespace) -> dict[str, str] | None:
     """Write the files of a recipe that consists of a grader and tools. None: it has one."""
-    from rft import recipe
-
     if options.grader is None:
         if options.tools is not None:
             raise UserError("--tools is for an agent without a recipe. Add --grader FILE, or write the recipe's tools.")
@@ -186,9 +179,6 @@ def _text(name: str, option: str) -> str:
 
 def _rows(params: config.Params, file: Path | None) -> list[Example]:
     """Return the rows to play: those of the file, or the recipe's validation examples."""
-    from rft import recipe, rows, shelves
-    from rft.stages import examples
-
     section = params.examples
     if file is not None:
         found = shelves.load_examples("validation", file, section.keys, _REMEDY)
@@ -213,8 +203,6 @@ def _refuse_unseen(params: config.Params, rows: Sequence[Example]) -> None:
 # -- what is shown ---------------------------------------------------------------------------------
 def table(report: reports.BaselineReport) -> Table:
     """Make a table of what was measured, within 80 characters."""
-    from tasks.display.markdown import ROWS, cell
-
     at_work = report.sampled
     num, k = counted(len(at_work.rows), "row"), counted(at_work.k, "rollout")
     title = f"{num}, {k} each at temperature {at_work.temperature:g}, 95 % intervals"
@@ -254,9 +242,6 @@ def worst(played: Sequence[LogRow], most: int) -> list[LogRow]:
 
 
 def _show_worst(console: Console, played: Sequence[LogRow], most: int) -> None:
-    from flows.cli.rollouts import STYLES
-    from rft.rollouts import transcript
-
     shown = worst(played, most)
     say(f"The worst rollouts, of {counted(len(shown), 'row')}:")
     for row in shown:

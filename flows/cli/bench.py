@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from flows import settings
+from flows.cli.doctor import policy_of_a_run
 from flows.cli.options import add_settings
 from flows.screen import say
+from rft import config
+from rft.progress import duration
 from tasks.runs import clone
 
 if TYPE_CHECKING:
-    from rft import config
     from rft.doctor.speed import Found, Rate
 
 WORDS = {"read": "reading", "say": "saying", "learn": "learning"}
@@ -43,8 +46,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from flows.cli.doctor import policy_of_a_run
     from rft.doctor import speed
     from rft.doctor.setup import Setup
 
@@ -99,8 +100,6 @@ def as_json(found: Found) -> dict[str, Any]:
 
 
 def draw(found: Found) -> None:
-    from rft.progress import duration
-
     console = Console(highlight=False)
     on_cpu = f", {found.threads} thread{'s' if found.threads > 1 else ''}" if found.by_threads else ""
     limits = found.limits

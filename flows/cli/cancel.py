@@ -10,7 +10,8 @@ import time
 
 from flows.screen import say
 from rft import commands
-from tasks.runs import clone
+from tasks import cancel
+from tasks.runs import clone, records
 
 EVERY_S = 5.0
 
@@ -31,9 +32,6 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import cancel
-    from tasks.runs import records
-
     here = clone.enter()
     record = records.find(here, options.run)
     told = 0.0

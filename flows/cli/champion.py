@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say, warn
 from rft.errors import UserError
-from tasks.runs import clone
+from tasks.ledger import book
+from tasks.promotion import acts, agents, champions
+from tasks.runs import champion, clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +27,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from tasks.ledger import book
-    from tasks.promotion import acts, agents, champions
-    from tasks.runs import champion
-
     here = clone.enter()
     at = moment(options.at) if options.at else None
     state = book.latest(here, say).state

@@ -9,17 +9,18 @@ import argparse
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from flows import results, settings
 from flows.cli import drift
 from flows.cli.invent import CONVERSATIONS, DAYS, START
 from flows.cli.run import climb
+from flows.drift import brief
 from flows.screen import say
+from rft import commands, config, recipe
+from rft.reports import DriftReport
 from tasks.runs import clone
-
-if TYPE_CHECKING:
-    from rft import config
-    from rft.reports import DriftReport
 
 DRIFTED = "data/inbox/drifted.jsonl"
 SMALL = (
@@ -64,8 +65,6 @@ def run(options: argparse.Namespace) -> int:
 
     Git ignores everything that is written, or DVC keeps it.
     """
-    from flows import results, settings
-
     here = clone.enter()
     overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
@@ -87,11 +86,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _tell(report: DriftReport, changed: Sequence[str]) -> None:
     """Print the verdict and what moved the most. `changed`: settings that drift depends on."""
-    from rich.console import Console
-
-    from flows.drift import brief
-    from rft import commands
-
     console = Console(highlight=False)
     settings = [word for setting in changed for word in ("--set", setting)]
     for line in brief(report, commands.command("drift", DRIFTED, settings=settings), console.width):
@@ -99,8 +93,6 @@ def _tell(report: DriftReport, changed: Sequence[str]) -> None:
 
 
 def _invent(params: config.Params, path: Path, start: datetime.date, drifted: bool) -> None:
-    from rft import recipe
-
     if path.exists():
         say(f"     {path.name} is there already")
         return

@@ -19,21 +19,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say
-from rft import commands
+from rft import commands, config, shelves
+from rft.config import reference
 from rft.errors import RftError
-from tasks.runs import clone
+from tasks.runs import artifacts, clone, records
+from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
 if TYPE_CHECKING:
-    from rft import config
     from rft.doctor import Finding
-    from tasks.runs.artifacts import Revision
 
 SIGNS = {"ok": "✓", "warn": "!", "fail": "✗", "skipped": "-"}
 
@@ -59,7 +61,6 @@ def _examine(options: argparse.Namespace) -> int:
 
     What a check left behind at its deadline ends with the process (rft/doctor/__init__.py).
     """
-    from flows import settings
     from rft import doctor
     from rft.doctor.finding import ok
     from tasks.ledger import checks
@@ -111,8 +112,6 @@ def _examine(options: argparse.Namespace) -> int:
 def _show_resolved(options: argparse.Namespace) -> int:
     """Print all settings, defaults included, in the order of rft/config; for people also what each
     means, and which are set."""
-    from flows import settings
-    from rft.config import reference
     from rft.doctor import configuration
 
     found = settings.resolve(clone.enter(), options.params, options.overrides)
@@ -148,9 +147,6 @@ def draw(found: Sequence[Finding], only: Sequence[str] = (), console: Console | 
 def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """Restore from the cache what stage `policy` of the newest run made of the same settings and
     recipe."""
-    from rft import shelves
-    from tasks.runs import artifacts, records
-
     shelf = str(shelves.folder("policy"))
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
@@ -166,10 +162,6 @@ def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path |
 
 
 def _made_alike(at: Revision, params: config.Params) -> bool:
-    import yaml
-
-    from rft import config
-
     then: config.Params = config.parse(
         config.of_then(yaml.safe_load(at.file("params.yaml") or b"") or {}), "params.yaml"
     )

@@ -24,17 +24,21 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from flows import drift, settings
 from flows.cli.options import add_settings, count
 from flows.screen import say
+from rft import config, needs, progress, reports, secrets, shelves
 from rft.errors import UserError
-from tasks.runs import clone
+from rft.page import Look
+from rft.reports import DriftReport
+from tasks.display import looks
+from tasks.promotion import champions
+from tasks.runs import clone, records, windows
+from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from rft import config
-    from rft.reports import DriftReport
 
 TRAFFIC = ("current_profile.json", "report.json")
 
@@ -65,10 +69,6 @@ def _refuse(options: argparse.Namespace) -> None:
 
 
 def _windows(options: argparse.Namespace) -> int:
-    from flows import drift, settings
-    from rft import secrets
-    from rft.page import Look
-
     here = clone.enter()
     wanted = settings.resolve(here, options.params, options.overrides)
     recipe = wanted.recipe.path
@@ -95,13 +95,6 @@ def _windows(options: argparse.Namespace) -> int:
 
 
 def _history(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from flows import drift, settings
-    from rft import secrets
-    from tasks.display import looks
-    from tasks.promotion import champions
-
     here = clone.enter()
     recipe = champions.model_name(settings.resolve(here, options.params, options.overrides))
     found = looks.history(here, recipe, options.n)
@@ -128,10 +121,6 @@ def check(
     champion's profiles and, before there are any, the traffic of the last run, with which the
     agent's behavior is compared. The report is cached under the hash of all that it depends on.
     """
-    from rft import reports
-    from rft.reports import DriftReport
-    from tasks.runs import windows
-
     snapshots: list[Path] = []
     for log in (window, against):
         if log is not None:
@@ -155,11 +144,6 @@ def check(
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """Write what the stage reads: the champion without weights, and the newest traffic shelf."""
-    from rft import shelves
-    from tasks.promotion import champions
-    from tasks.runs import records
-    from tasks.runs.artifacts import Revision
-
     champions.of_params(here, params, say).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
@@ -175,8 +159,6 @@ def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
 
 
 def _key(params: config.Params, snapshots: list[Path]) -> str:
-    from rft import needs, progress
-
     sections = (params.recipe, params.tools, params.drift, params.traffic, params.examples)
     return progress.key(
         sections, (*snapshots, Path(params.recipe.path), Path(needs.DATA), Path(progress.__file__).parent)

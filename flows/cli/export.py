@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.screen import say, warn
+from tasks.promotion import agents
 from tasks.runs import clone
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from tasks import export as exporting
-    from tasks.promotion import agents
 
     here = clone.enter()
     target = Path(options.folder).resolve()

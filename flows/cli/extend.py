@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 
+from flows import extension, results
 from flows.cli.options import count
 from flows.cli.run import retrain
 from flows.screen import say
@@ -26,8 +27,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import extension, results
-
     here = clone.enter()
     more = extension.of(here, options.run, options.blocks, say)
     say(more.words)

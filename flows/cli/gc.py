@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 from itertools import groupby
-from typing import TYPE_CHECKING
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say
 from rft import commands
+from tasks import retention
+from tasks.retention import Item, Plan
 from tasks.runs import clone
-
-if TYPE_CHECKING:
-    from tasks.retention import Item, Plan
 
 WORDS = {
     "worktrees": "worktrees of runs that are over",
@@ -36,9 +35,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from tasks import retention
-
     here = clone.enter()
     keep = settings.resolve(here, options.params, options.overrides).run.retention
     say("Looking for what is past its retention (section run.retention of params.yaml) ...")

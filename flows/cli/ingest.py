@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say
+from rft import files, shelves
+from rft.reports import Manifest
+from rft.snapshots import reading
 from rft.words import counted
-from tasks.runs import clone
-
-if TYPE_CHECKING:
-    from rft.reports import Manifest
+from tasks.runs import clone, windows
 
 SHOWN = 10
 """Sources and unreadable rows that are named."""
@@ -38,11 +38,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from rft import files, shelves
-    from rft.snapshots import reading
-    from tasks.runs import windows
-
     here = clone.enter()
     wanted = settings.resolve(here, options.params, options.overrides)
     log = settings.given(here, options.log)
@@ -58,8 +53,6 @@ def run(options: argparse.Namespace) -> int:
 
 def tell(manifest: Manifest, console: Console | None = None) -> None:
     """Print what the log holds, and what of it was not taken."""
-    from rft.snapshots import reading
-
     console = console or Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     for column in ("file", "format", "rows", "bytes"):

@@ -14,9 +14,10 @@ import contextlib
 import datetime
 from pathlib import Path
 
+from flows import settings
 from flows.cli.options import add_settings, count
 from flows.screen import say
-from rft import commands
+from rft import commands, recipe
 from rft.errors import UserError
 from tasks.runs import clone
 
@@ -37,9 +38,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from rft import recipe
-
     here = clone.enter()
     params = settings.resolve(here, options.params, options.overrides)
     path = Path(options.file).absolute() if options.file else _named(here.root, params.traffic.file)

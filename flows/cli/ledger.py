@@ -19,9 +19,9 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -30,15 +30,16 @@ from flows.screen import say, warn
 from rft import commands
 from rft.errors import UserError
 from rft.words import counted
+from tasks.ledger import book, describe, fate, history, restart, statement
+from tasks.ledger.book import Ledger
+from tasks.ledger.chain import Stored
+from tasks.ledger.doubt import Doubt
+from tasks.ledger.entry import Genesis, PolicyChange
+from tasks.ledger.policy import Policy, Rules, SetClocks, SetRules
+from tasks.promotion import acts, retiring, sharing
+from tasks.promotion.acts import Signer
 from tasks.runs import clone
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.ledger.book import Ledger
-    from tasks.ledger.chain import Stored
-    from tasks.ledger.doubt import Doubt
-    from tasks.ledger.policy import Policy
-    from tasks.promotion.acts import Signer
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +83,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book
-
     ledger = book.latest(here, _quiet if options.json else say, anew=options.verify)
     stored, state = ledger.stored, ledger.state
     doubtful = state.doubtful()
@@ -107,8 +106,6 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
 
 def _became(each: Stored, ledger: Ledger) -> dict[str, object] | None:
     """What became of a request. None for other entries."""
-    from tasks.ledger import book, fate
-
     waiting = ledger.state.requests.get(each.entry.number)
     if waiting is None:
         return None
@@ -125,8 +122,6 @@ def _became(each: Stored, ledger: Ledger) -> dict[str, object] | None:
 
 def _waiting(ledger: Ledger) -> Iterator[str]:
     """What waits for people, with the command that approves it."""
-    from tasks.ledger import book, fate
-
     for waiting, found in fate.open_requests(ledger.state, book.now(ledger)):
         by = ", ".join(said.person for said in found.standing.counting)
         who = f" ({by})" if by else ""
@@ -151,10 +146,6 @@ def _row(each: Stored, doubtful: dict[int, Doubt]) -> dict[str, object]:
 
 def _show_line(each: Stored, doubtful: dict[int, Doubt]) -> None:
     """Red on a terminal: a restart, clocks that are not compared, and what is doubtful."""
-    from tasks.ledger import describe
-    from tasks.ledger.entry import Genesis, PolicyChange
-    from tasks.ledger.policy import SetClocks
-
     act = each.entry.act
     is_restart = isinstance(act, Genesis) and act.restarts is not None
     is_red = is_restart or (isinstance(act, PolicyChange) and isinstance(act.change, SetClocks))
@@ -165,12 +156,6 @@ def _show_line(each: Stored, doubtful: dict[int, Doubt]) -> None:
 
 
 def _rules(here: Clone, options: argparse.Namespace) -> int:
-    from pydantic import ValidationError
-
-    from tasks.ledger import book
-    from tasks.ledger.policy import Policy, Rules, SetRules
-    from tasks.promotion import acts
-
     wanted: dict[str, object] = {}
     for setting in options.settings:
         key, is_one, value = setting.partition("=")
@@ -199,10 +184,6 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _clocks(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book, statement
-    from tasks.ledger.policy import SetClocks
-    from tasks.promotion import acts
-
     if not 0 < options.days <= 3650:
         raise UserError(f"--days {options.days:g}: give more than 0, and 3650 at most.")
     until = statement.later(book.now(book.latest(here, say)), days=options.days)
@@ -212,8 +193,6 @@ def _clocks(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _erase(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.promotion import retiring
-
     def owner(policy: Policy) -> Signer | None:
         return signer(here, options) if policy.holders("owner") else None
 
@@ -226,16 +205,12 @@ def _erase(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _share(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.promotion import sharing
-
     runs = sharing.share(here, say)
     say(f"Shared: the ledger, and the bytes of {counted(len(runs), 'run')} that wait or were promoted.")
     return 0
 
 
 def _import(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import history
-
     number = history.take_in(here, say)
     say(f"Taken in as unsigned history: {number} acts of {here.ledger}.")
     if rejected := history.rejections(here):
@@ -248,8 +223,6 @@ def _import(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _restart(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import restart
-
     if options.accept:
         restart.accept(here, say)
     elif not options.reason:

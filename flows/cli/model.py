@@ -19,8 +19,11 @@ import json
 from rich.console import Console
 from rich.table import Table
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say
+from rft import shelves
+from rft.models import source
 from rft.words import counted
 from tasks.runs import clone
 
@@ -35,10 +38,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from rft import shelves
-    from rft.models import source
-
     here = clone.enter()
     section = settings.resolve(here, options.params, options.overrides).policy
     found = source.resolve(section, here.root, here.state, (lambda words: None) if options.json else say)

@@ -25,9 +25,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from flows import settings
 from flows.cli.invent import CONVERSATIONS, DAYS, START
 from flows.screen import say
-from rft import commands, files
+from rft import bridges, commands, config, files, recipe
 from rft.errors import UserError
 from tasks.runs import clone
 from tasks.runs.clone import Clone
@@ -102,9 +103,6 @@ def _whole(target: Path) -> Iterator[Path]:
 
 
 def _import(here: Clone, options: argparse.Namespace, target: Path, inside: str) -> int:
-    from flows import settings
-    from rft import bridges
-
     given = {"range": options.range, "chance": options.chance, "pass_threshold": options.pass_threshold}
     declared = {key: value for key, value in given.items() if value is not None}
     imported = bridges.read(options.source, options.files)
@@ -141,8 +139,6 @@ def _keep_traffic(here: Clone, name: str, traffic: Sequence[str]) -> None:
 
 
 def _copy(here: Clone, target: Path, inside: str) -> None:
-    from rft import config, recipe
-
     with _whole(target) as part:
         _fill_template(part, target.name, inside)
     window = here.root / "data" / "inbox" / target.name / INVENTED

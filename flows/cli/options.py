@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from rft.errors import UserError
-
-if TYPE_CHECKING:
-    from tasks.promotion.acts import Signer
-    from tasks.runs.clone import Clone
+from tasks.ledger import keys
+from tasks.promotion.acts import Signer
+from tasks.runs.clone import Clone
+from tasks.runs.run import user
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +35,6 @@ def add_person(parser: argparse.ArgumentParser, reason: bool = True) -> None:
 
 def signer(clone: Clone, options: argparse.Namespace) -> Signer:
     """Return who decides, with their key. On a terminal, offer to make one where there is none."""
-    from tasks.ledger import keys
-    from tasks.promotion.acts import Signer
-    from tasks.runs.run import user
-
     try:
         key = keys.person(clone, options.key)
     except keys.NoKey as error:

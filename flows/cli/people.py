@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flows.cli.options import add_person, signer
 from flows.screen import say
 from rft import commands
 from rft.errors import UserError
+from tasks.ledger import book, keys
+from tasks.ledger.policy import Compromised, Enrol, EnrolMachine, Remove, RemoveMachine, changed, keys_of
+from tasks.ledger.state import State
+from tasks.promotion import acts
 from tasks.runs import clone
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.ledger.state import State
 
 ROLES = ("owner", "approver", "author")
 
@@ -54,10 +54,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _add(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book, keys
-    from tasks.ledger.policy import Enrol, EnrolMachine
-    from tasks.promotion import acts
-
     if options.machine:
         if options.role:
             raise UserError("--machine: a machine has no role. Leave --role out.")
@@ -74,8 +70,6 @@ def _add(here: Clone, options: argparse.Namespace) -> int:
 
 def _public(text: str) -> str:
     """A public key, or the file that holds one, without its comment."""
-    from tasks.ledger import keys
-
     if not text.startswith(("ssh-", "ecdsa-", "sk-")):
         try:
             text = Path(text).expanduser().read_text(encoding="utf-8")
@@ -87,10 +81,6 @@ def _public(text: str) -> str:
 
 
 def _remove(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book
-    from tasks.ledger.policy import Remove, RemoveMachine
-    from tasks.promotion import acts
-
     state = book.latest(here, say).state
     policy, machine = state.policy, state.policy.machines.get(options.name)
     if options.compromised_since is not None:
@@ -107,9 +97,6 @@ def _remove(here: Clone, options: argparse.Namespace) -> int:
 
 def _compromised(here: Clone, options: argparse.Namespace, state: State) -> int:
     """Mark keys of somebody who is enrolled, or was: all of them, or the one that is named."""
-    from tasks.ledger.policy import Compromised, changed, keys_of
-    from tasks.promotion import acts
-
     held = keys_of(state.signers, options.name)
     if not held:
         raise UserError(f"{options.name} was never enrolled. See who was: {commands.command('ledger')}")
@@ -132,8 +119,6 @@ def _compromised(here: Clone, options: argparse.Namespace, state: State) -> int:
 
 
 def _list(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book
-
     state = book.read(here, said=say).state
     if not state.number:
         say("There is no ledger yet. It begins with the first request; the first to decide becomes its owner.")

@@ -18,18 +18,21 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say, warn
+from rft import config, recipe, shelves
 from rft.errors import RftError, UserError
+from rft.rollouts import play, transcript
+from rft.rollouts.play import Exchange, Table
+from rft.rollouts.prompting import champion_prompt
+from rft.rollouts.runner import workbench
+from rft.types import SPLITS, Example, Turn
+from tasks.promotion import agents, champions
+from tasks.promotion.agents import Agent
+from tasks.promotion.mlflow_registry import CHAMPION
 from tasks.runs import clone
-
-if TYPE_CHECKING:
-    from rft import config
-    from rft.rollouts.play import Exchange
-    from rft.types import Example, Turn
-    from tasks.promotion.agents import Agent
 
 QUIT = "/quit"
 
@@ -52,12 +55,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from rft import shelves
-    from rft.types import SPLITS
-    from tasks.promotion import agents, champions
-    from tasks.promotion.mlflow_registry import CHAMPION
-
     here = clone.enter()
     temperature = options.temperature
     if temperature is not None and not (math.isfinite(temperature) and temperature >= 0):
@@ -78,11 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) -> None:
-    from rft import recipe
     from rft.models import weights
-    from rft.rollouts.play import Table
-    from rft.rollouts.prompting import champion_prompt
-    from rft.rollouts.runner import workbench
     from rft.sampling import policies
 
     agents_recipe = recipe.load(params.recipe)
@@ -144,8 +137,6 @@ def _show(exchange: Exchange) -> None:
 
 
 def _show_turn(turn: Turn) -> None:
-    from rft.rollouts import transcript
-
     if turn.answer or not turn.calls:
         say(f"agent> {turn.answer}")
     results = {result.call_id: result for result in turn.results}
@@ -157,9 +148,6 @@ def _show_turn(turn: Turn) -> None:
 
 
 def _example(name: str) -> Example:
-    from rft import shelves
-    from rft.rollouts import play
-
     if not shelves.examples_file("validation").exists():
         raise UserError(f"--example {name}: this run ended before it had examples. Leave it out, or name another run.")
     others = {split: shelves.load_examples(split) for split in ("test", "train")}

@@ -15,10 +15,14 @@ import argparse
 import json
 from typing import Any
 
+from flows import settings
 from flows.cli.options import add_person, add_settings, signer
 from flows.screen import say
 from rft import commands
 from rft.errors import UserError
+from tasks.ledger import book
+from tasks.ledger.policy import SetThresholds
+from tasks.promotion import acts, champions, registration
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 
@@ -38,12 +42,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book
-
     state = book.latest(here, say).state
-    for model, settings in sorted(state.policy.thresholds.items()):
+    for model, given in sorted(state.policy.thresholds.items()):
         say(f"{model}:")
-        for key, value in _flat(settings).items():
+        for key, value in _flat(given).items():
             say(f"  {key} = {json.dumps(value)}")
     if not state.policy.thresholds:
         say("No thresholds are registered yet: a model's first run brings its own.")
@@ -53,10 +55,6 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _sign(here: Clone, options: argparse.Namespace) -> int:
-    from tasks.ledger import book
-    from tasks.ledger.policy import SetThresholds
-    from tasks.promotion import acts
-
     policy = book.latest(here, say).state.policy
     model, settings = _differences(here, options, policy.thresholds)
     if policy.thresholds.get(model) == settings:
@@ -72,9 +70,6 @@ def _sign(here: Clone, options: argparse.Namespace) -> int:
 
 def _differences(here: Clone, options: argparse.Namespace, known: dict[str, str]) -> tuple[str, str]:
     """Say what the file would change. Returns its model and its thresholds."""
-    from flows import settings
-    from tasks.promotion import champions, registration
-
     params = settings.resolve(here, options.params, options.overrides)
     model, wanted = champions.model_name(params), registration.settings_of(params)
     old, new = _flat(known.get(model)), _flat(wanted)

@@ -13,6 +13,7 @@ import argparse
 
 from flows.cli.options import add_person, signer
 from flows.screen import say
+from tasks.promotion import acts
 from tasks.runs import clone
 
 
@@ -23,8 +24,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.promotion import acts
-
     here = clone.enter()
     acts.assert_known(here, options.run, say)
     if options.lift:

@@ -16,23 +16,27 @@ import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows import rollouts, settings
 from flows.cli.options import add_selection, add_settings
+from flows.rollouts import Logs, short, whole
 from flows.screen import say
 from rft.errors import UserError
+from rft.grading.judge import TokenUsage
+from rft.rollouts import log as rollout_log
+from rft.rollouts import replay as engine
+from rft.rollouts import transcript
+from rft.rollouts.replay import Regraded
 from rft.words import counted
 from tasks.runs import clone
-
-if TYPE_CHECKING:
-    from flows.rollouts import Logs
-    from rft.grading.judge import TokenUsage
-    from rft.rollouts.replay import Regraded
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -48,10 +52,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import rollouts, settings
-    from rft.rollouts import log as rollout_log
-    from rft.rollouts import replay as engine
-
     place = clone.enter()
     out = Path(options.out).resolve() if options.out else None
     if out and out.suffix not in (".parquet", ".jsonl"):
@@ -83,11 +83,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_out(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from flows.rollouts import whole
-
     with whole(path) as part:
         if path.suffix == ".parquet":
             pq.write_table(pa.Table.from_pylist(lines), part)
@@ -96,10 +91,6 @@ def _write_out(lines: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
-    from flows.rollouts import short
-    from rft.rollouts import replay as engine
-    from rft.rollouts import transcript
-
     console = Console(highlight=False)
     found = engine.compare(regraded)
     graded = f"{counted(len(regraded), 'rollout')} of {logs.words}, graded again by {name!r}"

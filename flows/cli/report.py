@@ -16,7 +16,9 @@ from pathlib import Path
 
 from flows.cli.options import add_open_test, check_open_test
 from flows.screen import say
+from rft import shelves
 from rft.errors import UserError
+from tasks.promotion import elsewhere, retiring
 from tasks.runs import clone
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
@@ -29,8 +31,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks.promotion import elsewhere
-
     check_open_test(options)
     place = clone.enter()
     record = elsewhere.find(place, options.run, say)
@@ -52,9 +52,6 @@ def _written(place: Clone, record: RunRecord, opened: int | None = None) -> Path
 
 
 def _opened(place: Clone, record: RunRecord, reason: str | None) -> Path:
-    from rft import shelves
-    from tasks.promotion import retiring
-
     source = retiring.of_run(place, record.name, _revision(record))
     if source.read(str(shelves.rollouts("challenger"))) is None:
         raise UserError(f"--open-test: run {record.name} ended before its test set, so there is nothing to open.")

@@ -13,16 +13,15 @@ import argparse
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flows.cli.backup import Teller, holds
 from flows.screen import say
 from rft import commands
 from rft.errors import UserError
+from tasks import backup
+from tasks.backup import Manifest
+from tasks.ledger import book
 from tasks.runs.clone import TELEMETRY_OFF, Clone
-
-if TYPE_CHECKING:
-    from tasks.backup import Manifest
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +30,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tasks import backup
-
     os.environ.update(TELEMETRY_OFF)
     folder = Path(options.backup).resolve()
     if options.into is None:
@@ -54,8 +51,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _verify_ledger(made: Manifest, into: Path) -> None:
     """As the clone's own commands will. This also makes the clone's machine key."""
-    from tasks.ledger import book
-
     ledger = book.read(Clone(into), anew=True, said=say)
     if ledger.state.head != made.entry:
         what = f"the ledger in {into} ends with entry {ledger.state.number}, and the manifest names another"

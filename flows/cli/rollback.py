@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 
+from flows import settings
 from flows.cli.approve import to_serve
 from flows.cli.options import add_person, add_settings, signer
 from flows.screen import say, warn
 from rft.errors import UserError
-from tasks.runs import clone
+from tasks.ledger import book
+from tasks.promotion import acts, champions
+from tasks.runs import champion, clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +24,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from tasks.ledger import book
-    from tasks.promotion import acts, champions
-    from tasks.runs import champion
-
     here = clone.enter()
     model, has_settings = options.model, bool(options.params or options.overrides)
     if model and has_settings:

@@ -23,25 +23,27 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tokenizers import Tokenizer
 
+from flows import rollouts
 from flows.cli.options import add_open_test, add_selection, check_open_test
+from flows.rollouts import Logs, bare, counter, read_bytes, short, whole
 from flows.screen import say
+from rft import reports, shelves
 from rft.errors import RftError, UserError
+from rft.rollouts import log as rollout_log
+from rft.rollouts import transcript
+from rft.rollouts.log import LogRow
 from rft.words import counted
+from tasks.display import traces
 from tasks.runs import clone
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from flows.rollouts import Logs
-    from rft.rollouts import log as rollout_log
-    from rft.rollouts import transcript
-    from rft.rollouts.log import LogRow
 
 LISTED = 20
 HEADINGS = ("rollout", "stage/arm", "step", "example", "n", "stopped", "calls", "tokens", "reward", "")
@@ -81,9 +83,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import rollouts
-    from rft.rollouts import log as rollout_log
-
     check_open_test(options)
     place = clone.enter()
     logs = rollouts.find(place, options)
@@ -111,8 +110,6 @@ def run(options: argparse.Namespace) -> int:
 # -- many ------------------------------------------------------------------------------------------
 def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> int:
     """Print a table: of the first `most` on a terminal, of all into a file or pipe."""
-    from rft.rollouts import transcript
-
     total = logs.table.num_rows
     if not rows:
         none = f"No rollout of {logs.words} matches." if total else f"There is no rollout of {logs.words} to show."
@@ -144,9 +141,6 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
 
 
 def _cells(row: LogRow) -> tuple[str, ...]:
-    from flows.rollouts import short
-    from rft.rollouts import transcript
-
     n = ("greedy" if row.temperature == 0 else f"{row.sample}") + (f"+{row.attempt}" if row.attempt else "")
     where = (short(row.rollout_id), f"{row.stage}/{row.arm}", str(row.step or ""), row.example_id, n)
     return (
@@ -187,17 +181,12 @@ def _note(row: LogRow) -> str:
 
 def _plain(row: LogRow) -> dict[str, Any]:
     """Return a row for scripts, with its JSON columns parsed."""
-    from rft.rollouts import log as rollout_log
-
     cells = rollout_log.cells(row)
     return cells | {name: json.loads(cells[name]) for name in ("components", "item", "messages")}
 
 
 def _summarized(console: Console, logs: Logs, options: argparse.Namespace) -> int:
     """Count the test set as well, unless single examples are chosen."""
-    from flows import rollouts
-    from rft.rollouts import log as rollout_log
-
     picks = (options.example, options.reward, options.where, options.worst, options.best, options.n)
     table = logs.table if logs.whole is None or any(pick is not None for pick in picks) else logs.whole
     chosen = rollouts.chosen(table, options)
@@ -207,9 +196,6 @@ def _summarized(console: Console, logs: Logs, options: argparse.Namespace) -> in
 
 def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) -> int:
     """Check that sampled = trained + left out, also against what the training itself counted."""
-    from rft import shelves
-    from rft.rollouts import log as rollout_log
-
     tallies = rollout_log.tally(rows)
     if whole:
         _against_metrics(tallies, logs.read(str(shelves.METRICS)))
@@ -251,10 +237,6 @@ def _against_metrics(tallies: Sequence[rollout_log.Tally], metrics: bytes | None
 
 # -- one, and a group ------------------------------------------------------------------------------
 def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
-    from flows.rollouts import bare
-    from rft.rollouts import log as rollout_log
-    from rft.rollouts import transcript
-
     ids = logs.table["rollout_id"].to_pylist()
     hits = [n for n, name in enumerate(ids) if name.startswith(prefix) or bare(name).startswith(prefix)]
     known = list(dict.fromkeys(ids[n] for n in hits))
@@ -276,11 +258,6 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
 
 def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
     """The run's own tokenizer, by the light library; None when its folder is not at hand."""
-    from tokenizers import Tokenizer
-
-    from flows.rollouts import read_bytes
-    from rft import reports, shelves
-
     path = str(shelves.path(reports.PolicyReport))
     found = logs.read(path)
     if found is None:
@@ -297,8 +274,6 @@ def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
 
 def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) -> int:
     """Print a table per stage, arm and step. What its rollouts have in common is dim."""
-    from rft.rollouts import transcript
-
     if not rows:
         raise UserError(f"--group {example}: no rollout of that example matches. {logs.listed}")
     every = max(1, (console.width - 14) // 30)
@@ -330,8 +305,6 @@ def _place(name: str) -> tuple[int, int]:
 
 # -- exports ---------------------------------------------------------------------------------------
 def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
-    from flows.rollouts import whole
-
     names = ("rollout_id", "stage", "arm", "step", "example_id", "sample", "attempt", "split", "slice", "stop_reason")
     more = ("score", "solved", "status", "trained", "left_out")
     with whole(path) as part, part.open("w", encoding="utf-8") as file:
@@ -345,9 +318,6 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
 
 
 def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
-    from flows.rollouts import counter
-    from tasks.display import traces
-
     if logs.record is None:
         raise UserError("--export-traces: traces belong to a run in MLflow, and these rollouts to none. Name a RUN.")
     experiment = traces.export(place, logs.record, rows, counter("traces", len(rows)))

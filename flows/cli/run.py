@@ -9,17 +9,21 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flows import results, settings
 from flows.cli.options import add_settings
 from flows.screen import say, warn, watched
+from flows.server import prefect_server
 from rft.commands import command
 from rft.errors import InfrastructureError, Stopped, UserError
-from tasks.runs import clone
+from rft.grading import grader, margins
+from tasks import ladder
+from tasks.display import tracking
+from tasks.runs import clone, records
+from tasks.runs import run as runs
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.runs.records import RunRecord
+from tasks.runs.records import RunRecord
 
 UNTIL = ("policy", "baseline", "prompt", "train")
 """Where a run can end without a look, as in flows/pipeline.py, which is heavy to load."""
@@ -42,8 +46,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import results
-
     record = climb(options.window, options.params, options.overrides, options.clean_only, options.until)
     results.show(clone.enter(), record)
     return 0
@@ -57,10 +59,6 @@ def climb(
     until: str | None = None,
 ) -> RunRecord:
     """Run the ladder. Settings are read before a server starts."""
-    from flows import settings
-    from rft.grading import grader, margins
-    from tasks.runs import run as runs
-
     place = clone.enter()
     _refuse_unknown(until)
     overrides = tuple(overrides)
@@ -84,11 +82,6 @@ def _refuse_unknown(until: str | None) -> None:
 
 def retrain(place: Clone, **asked: Any) -> RunRecord:
     """Run the flow `retrain`, with progress bars."""
-    from flows.server import prefect_server
-    from tasks import ladder
-    from tasks.display import tracking
-    from tasks.runs import records
-
     with prefect_server(place) as server, watched() as lines:
         flow = importlib.import_module("flows.pipeline").retrain
         tracking.load(place)  # two seconds of imports, while the server boots
@@ -130,6 +123,4 @@ def _is_prefects(error: Exception) -> bool:
 
 
 def _ended_well(place: Clone, opened: list[str]) -> bool:
-    from tasks.runs import records
-
     return bool(opened) and records.find(place, opened[-1]).state in ("finished", "stopped", "paused", "cancelled")

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from flows import comparison
+from flows.results import approval
 from flows.screen import say, warn
+from rft import secrets
 from rft.commands import command
 from rft.errors import RftError
-from tasks.runs import clone
+from tasks.ledger import book, fate
+from tasks.ledger.state import State
+from tasks.promotion import elsewhere
+from tasks.runs import clone, outbox, records
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.ledger.state import State
-    from tasks.runs.records import RunRecord
-
+from tasks.runs.compare import compare
+from tasks.runs.records import RunRecord
 
 _UNASKED = "waits for approval"
 """The gate would promote it, and the ledger could not be asked yet. To approve it asks first."""
@@ -47,10 +49,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from flows import comparison
-    from rft import secrets
-    from tasks.runs.compare import compare
-
     found = compare(clone.enter(), options.a, options.b)
     if options.json:
         say(secrets.dumps(found.json(), ensure_ascii=False, indent=1))
@@ -60,11 +58,6 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from tasks.ledger import book
-    from tasks.ledger.state import State
-    from tasks.promotion import elsewhere
-    from tasks.runs import records
-
     here = clone.find()
     own = records.load_all(here)
     try:
@@ -114,8 +107,6 @@ def attempts(newest_first: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, int
 
 
 def _end(here: Clone, record: RunRecord) -> str:
-    from tasks.runs import records
-
     if record.state in ("running", "preparing"):
         return "(running)" if records.alive(here, record.name) else "(cut off)"
     if record.state == "stopped" and record.verdict != "stop":
@@ -132,8 +123,6 @@ def _gain(record: RunRecord) -> str:
 
 
 def _then(here: Clone, record: RunRecord, state: State, time: str) -> str:
-    from tasks.ledger import fate
-
     if record.name in _champions(state):
         return "champion"
     if record.state == "paused":
@@ -150,8 +139,6 @@ def _then(here: Clone, record: RunRecord, state: State, time: str) -> str:
 
 
 def _goes_on(here: Clone, record: RunRecord) -> bool:
-    from tasks.runs import records
-
     return record.state in ("interrupted", "killed") or (
         record.state == "running" and not records.alive(here, record.name)
     )
@@ -159,10 +146,6 @@ def _goes_on(here: Clone, record: RunRecord) -> bool:
 
 def _next(here: Clone, shown: Sequence[RunRecord], state: State, time: str) -> Iterator[str]:
     """Yield commands to paste, for the newest runs that wait for somebody."""
-    from flows.results import approval
-    from tasks.ledger import fate
-    from tasks.runs import outbox
-
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
         yield "If files of the clone have changed since, that is a new run, and finished stages come from the cache."

@@ -17,6 +17,7 @@ import ipaddress
 import os
 
 from rft.errors import UserError
+from rft.tools import server as toolserver
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +43,6 @@ def _port(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from rft.tools import server as toolserver
-
     if not _is_loopback(options.host) and not os.environ.get(toolserver.KEY):
         raise UserError(
             f"--host {options.host} lets other machines call these tools. "

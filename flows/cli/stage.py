@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 
+from flows import settings
 from flows.cli.options import add_settings
 from flows.screen import say, watched
+from rft.__main__ import STAGES
 from rft.errors import UserError
-from tasks.runs import clone
+from tasks.runs import by_hand, clone
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +21,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import settings
-    from rft.__main__ import STAGES
-    from tasks.runs import by_hand
-
     place, name = clone.enter(), options.name
     if name not in STAGES:
         raise UserError(f"no stage {name!r}. The stages: {', '.join(STAGES)}.")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 
+from flows import deploy
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=4200, help="port of Prefect's server (default: 4200)")
 
 
 def run(options: argparse.Namespace) -> int:
-    from flows import deploy
-
     return deploy.up(options.port)

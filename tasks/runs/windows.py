@@ -15,7 +15,6 @@ from glob import has_magic
 from pathlib import Path
 
 from rft import config, shelves
-from rft.snapshots import ingest, reading
 from rft.snapshots.addresses import is_address, shown
 from tasks.runs.clone import Clone
 
@@ -36,6 +35,8 @@ def take_in(
     Raises UserError for a log that is not there, is not the one of `traffic.sha256`, or holds too
     few conversations.
     """
+    from rft.snapshots import ingest, reading  # a third of the time in which most verbs start
+
     wanted = str(params.traffic.file if log is None else log)
     snapshot = ingest.ingest(wanted, params.traffic, clone.root, folder(clone), say)
     os.utime(snapshot)  # `rft gc` counts the days since a run last asked for it
