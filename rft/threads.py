@@ -32,6 +32,7 @@ rule is reasoned, from the width of the products that threads share, and measure
 alone."""
 PRESSURE, MUCH_PRESSURE = Path("/proc/pressure/cpu"), 40.0
 """Percent of the time. It was 90 beside two busy programs on two cores."""
+GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 GIVEN = "OMP_NUM_THREADS"
 
 
@@ -48,7 +49,38 @@ def cores() -> int:
     up."""
     import joblib
 
-    return joblib.cpu_count()
+    share = _share()  # joblib knows that of a container alone, and not that of a systemd unit
+    return min(joblib.cpu_count(), math.ceil(share) if math.isfinite(share) else sys.maxsize)
+
+
+def _share() -> float:
+    """Return how many processors' time our cgroup may take, and each group that it is in. Infinity
+    where nobody set a limit.
+
+    Source: the Linux kernel's cgroup-v1 and cgroup-v2 documents, and cgroups(7) on the lines of
+    /proc/self/cgroup: `number:controllers:path`, without controllers for version 2.
+    """
+    quotas = [math.inf]
+    for line in GROUP.read_text().splitlines() if GROUP.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = GROUPS / "cpu" if controllers else GROUPS
+        place = top / path.lstrip("/")
+        quotas += [_quota(group) for group in (place, *place.parents) if group.is_relative_to(top)]
+    return min(quotas)
+
+
+def _quota(group: Path) -> float:
+    """Return a group's microseconds of processors in each period, by that period."""
+    try:
+        if (both := group / "cpu.max").exists():
+            quota, period = both.read_text().split()
+        else:
+            quota, period = (group / "cpu.cfs_quota_us").read_text(), (group / "cpu.cfs_period_us").read_text()
+    except OSError:
+        return math.inf
+    return math.inf if quota.strip() in ("max", "-1") else int(quota) / int(period)
 
 
 def of_model(parameters: int, cores: int) -> int:

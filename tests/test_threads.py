@@ -67,6 +67,37 @@ def test_the_spin_is_set_before_pytorch_and_only_where_nobody_did(given: dict[st
 
 
 @pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/user/run\n", {"user/cpu.max": "50000 100000\n", "user/run/cpu.max": "max 100000\n"}, 1),
+        ("0::/run\n", {"run/cpu.max": "150000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "100000 100000\n"}, 1),
+        ("0::/run\n", {}, 8),
+        (
+            "3:cpuset:/a\n2:cpu,cpuacct:/run\n",
+            {"cpu/run/cpu.cfs_quota_us": "10\n", "cpu/run/cpu.cfs_period_us": "20\n"},
+            1,
+        ),
+        ("2:cpu:/gone\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        (None, {}, 8),
+    ],
+    ids=["half, from above", "one and a half", "a container", "none", "version 1", "version 1, none", "no Linux"],
+)
+def test_a_cgroups_share_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, files: dict[str, str], expected: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    if own is not None:
+        (tmp_path / "own").write_text(own)
+    monkeypatch.setattr(threads, "GROUP", tmp_path / "own")
+    monkeypatch.setattr(threads, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    assert threads.cores() == expected
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("some avg10=0.00 avg60=90.12 avg300=1.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", True),
