@@ -54,7 +54,7 @@ failed() {
 }
 endef
 
-.PHONY: help setup demo model test test-rest check figures figure record lock dvc docs clean
+.PHONY: help setup demo model test quick test-rest check lint types figures figure record lock dvc docs clean
 
 help:
 	@echo "make setup    the virtual environment .venv with every package, a few minutes"
@@ -102,17 +102,24 @@ $(READY):
 demo: setup
 	@$(BIN)/rft demo $(DEMO)
 
-test: check
+test: lint
+	@$(MAKE) --jobs 2 types quick # pyright takes a minute of one core
+
+quick: setup
 	@$(TESTS) -m 'not gpu and not slow and not story' $(ARGS)
 
 test-rest: setup
 	@$(TESTS) -m 'not gpu and (slow or story)' $(ARGS)
 
-check: setup
+check: lint types
+
+lint: setup
 	@$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
-	$(BIN)/pyright --pythonpath $(BIN)/python
+
+types: setup
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 model: setup
 	@$(BIN)/python -m bench.smollm
