@@ -22,13 +22,14 @@ RFT_TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 DEMO ?=
 BIN := .venv/bin
-TESTS = $(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Each test file is compiled once, whatever the user's shell says: that takes as long as to import all of them.
+TESTS = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q --durations 20 --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # The environment is up to date if it was made from these files and this torch, whatever their dates.
 READY := .venv/ready-$(shell { cat pyproject.toml constraints.txt lock-*.txt; echo "$(RFT_TORCH)"; pwd; } | cksum | cut -d ' ' -f 1)
 
 # pip's whole output goes to a log; `progress` shows that it is alive. It compiles nothing: a minute for files of which most are
-# never imported, and Python compiles those that are.
+# never imported, and Python compiles those that are. Where it may not, all are compiled here: else `import torch` takes 4 s, not 1.5.
 define SETUP
 pip_install() { $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$$@" 2>&1 | tee -a .venv/setup.log; }
 resolved() { pip_install -c constraints.txt "$$@"; }
@@ -94,6 +95,10 @@ $(READY):
 	else
 		echo "[setup] 3/3 all other packages, a few minutes: there is no lock for $$version, this platform and $(RFT_TORCH), so pip's resolver is asked"
 		resolved --editable '.[test]' | progress || failed "the packages could not be installed."
+	fi
+	if [[ -n $${PYTHONDONTWRITEBYTECODE:-} ]]; then
+		echo "[setup]     compiling them, because PYTHONDONTWRITEBYTECODE is set"
+		$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # some are templates
 	fi
 	echo "$(RFT_TORCH)" > .venv/torch.txt
 	touch $@

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WITHOUT_A_LOCK = "e4a2faa0b62b523aa04b49460c7982ae9738f6eb"
 TURNS = 2
 SHARE = 0.5
+_NOT_OURS = "VIRTUAL_ENV", "MAKEFLAGS", "PYTHONDONTWRITEBYTECODE"
+"""What this process may have been given, and an ordinary shell does not."""
 
 
 def setup_time(args: list[str]) -> Figure:
@@ -59,8 +61,7 @@ def _seconds(makefile: str | None) -> float:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         if makefile is not None:
             (clone / "Makefile").write_text(makefile)
-        # The virtual environment that runs this must not be the one which a clone finds.
-        environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "MAKEFLAGS")}
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
         began = time.monotonic()
         done = subprocess.run(["make", "setup"], cwd=clone, env=environment, capture_output=True, text=True)
         wall_s = time.monotonic() - began
