@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -152,6 +153,26 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
         clone = Clone(Path(shutil.copytree(agent_clone, tmp_path_factory.mktemp("approved") / "clone", symlinks=True)))
         people.approve(clone, records.load_all(clone)[0].name)
         return clone.root
+
+
+@pytest.fixture(scope="session")
+def _servers() -> Iterator[Any]:
+    from tests.kept_server import Kept
+
+    kept = Kept()
+    yield kept
+    kept.forget_all()
+
+
+@pytest.fixture(scope="module")
+def kept_server(_servers: Any) -> Iterator[None]:
+    """In this module a recipe's tool server goes on when its stage has ended, and serves the next
+    (tests/kept_server.py)."""
+    from rft.tools import lifetime
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifetime, "_Process", _servers.process)
+        yield
 
 
 @pytest.fixture
