@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -155,23 +154,15 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
         return clone.root
 
 
-@pytest.fixture(scope="session")
-def _servers() -> Iterator[Any]:
-    from tests.kept_server import Kept
-
-    kept = Kept()
-    yield kept
-    kept.forget_all()
-
-
 @pytest.fixture(scope="module")
-def kept_server(_servers: Any) -> Iterator[None]:
-    """In this module a recipe's tool server goes on when its stage has ended, and serves the next
-    (tests/kept_server.py)."""
+def ready_server() -> Iterator[None]:
+    """In this module a recipe's tool server is forked from a process that has imported what it
+    needs (tests/ready_server.py)."""
     from rft.tools import lifetime
+    from tests import ready_server
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifetime, "_Process", _servers.process)
+        patch.setattr(lifetime, "subprocess", ready_server)
         yield
 
 

@@ -39,6 +39,8 @@ from tests.ladder import again
 from tests.sick_agents import examine, settings
 from tests.stages.test_gate import Evidence
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 SPEAKS = '"spoke to the grader" if "Grader" in sample["output_text"] else None'
 SEES = HackSource(declared=True, flagged=["to the grader"], tried=5)
 BLIND = HackSource(declared=True, tried=5)

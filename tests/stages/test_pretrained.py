@@ -24,7 +24,7 @@ from tests import pretrained, tiny_recipe
 from tests.ladder import inside, run
 from tests.sick_agents import examine
 
-pytestmark = pytest.mark.story  # three ladders with long prompts: two minutes together
+pytestmark = [pytest.mark.story, pytest.mark.usefixtures("ready_server")]  # three ladders with long prompts
 
 LONG = "the words of a note and their codes; " * 420
 GRADING = (

@@ -20,7 +20,7 @@ from tests import scripted_windows as windows
 from tests import small_policy
 from tests.ladder import again, inside, params, run, shelf
 
-pytestmark = pytest.mark.usefixtures("kept_server")
+pytestmark = pytest.mark.usefixtures("ready_server")
 
 
 def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: Path):
