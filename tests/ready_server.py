@@ -19,8 +19,10 @@ import sys
 from multiprocessing import reduction
 from typing import IO, Any
 
+from rft.tools import server
+
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["rft.tools.server", __name__])
+_forks.set_forkserver_preload([__name__])
 
 DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
 
@@ -71,11 +73,10 @@ def _received(sent: Any) -> int:
 
 
 def _serve(arguments: list[str], environment: dict[str, str], folder: str, output: int) -> None:
-    from rft.tools import server
-
     os.setpgid(0, 0)
     for number in (1, 2):
         os.dup2(output, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # one of them keeps the process alive that forks
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
