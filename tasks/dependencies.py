@@ -102,7 +102,7 @@ def modules(root: Path, stage: str) -> list[str]:
 def _is_only_words(path: Path) -> bool:
     """Whether a package holds a docstring alone: a change of it must not repeat a warm start."""
     return path.name == "__init__.py" and all(
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(path.read_text()).body
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in _tree(path).body
     )
 
 
@@ -114,7 +114,7 @@ def sections(root: Path, stage: str) -> list[str]:
     by_key = (*_BY_KEY, *_ALSO_BY_KEY.get(stage, ()))
     used: dict[str, set[str]] = {}  # section -> the keys that are read, "" for the whole
     for definition in _reached(root, stage):
-        nodes = [node for node in ast.walk(definition) if isinstance(node, ast.Attribute)]
+        nodes = [node for node in _names_in(definition) if isinstance(node, ast.Attribute)]
         keys = {node.value: node.attr for node in nodes}
         for node in nodes:
             if _is_params(node.value):
@@ -145,10 +145,10 @@ def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
         if (definition := names.get(name)) is None:
             continue
         yield definition
-        for node in ast.walk(definition):
+        for node in _names_in(definition):
             if isinstance(node, ast.Name):
                 waiting += imported.get(node.id, [(path, node.id)])
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            elif isinstance(node.value, ast.Name):
                 waiting += [(module, node.attr) for module, of in imported.get(node.value.id, []) if of == _WHOLE]
 
 
@@ -188,12 +188,16 @@ def render(root: Path) -> str:
     return "".join(lines)
 
 
-def _imports(root: Path, file: Path) -> Iterator[Path | None]:
-    tree = _tree(file)
-    yield from (_module(root, name) for name in imported(root, file, tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("rft."):
-            yield _module(root, node.value)
+def _imports(root: Path, file: Path) -> list[Path | None]:
+    return [_module(root, name) for name in _told(root, file, file.read_text(encoding="utf-8"))]
+
+
+@cache
+def _told(root: Path, file: Path, text: str) -> tuple[str, ...]:
+    """Every name of a module in a file's text. Nine stages ask about the same two hundred files."""
+    tree = _parsed(text)
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return (*imported(root, file, tree), *(each for each in texts if each.startswith("rft.")))
 
 
 def imported(root: Path, file: Path, within: ast.AST) -> Iterator[str]:
@@ -227,7 +231,17 @@ def _module(root: Path, name: str) -> Path | None:
 
 
 def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    return _parsed(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _names_in(definition: ast.AST) -> tuple[ast.Name | ast.Attribute, ...]:
+    return tuple(node for node in ast.walk(definition) if isinstance(node, ast.Name | ast.Attribute))
 
 
 def _is_params(node: ast.expr) -> bool:

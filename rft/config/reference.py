@@ -171,6 +171,8 @@ def _docstrings(kind: type[Section]) -> dict[str, str]:
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = _one_line(text)
+                case _:
+                    pass
     return found
 
 
