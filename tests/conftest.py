@@ -154,6 +154,18 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
         return clone.root
 
 
+@pytest.fixture(scope="module")
+def ready_server() -> Iterator[None]:
+    """In this module a recipe's tool server is forked from a process that has imported what it
+    needs (tests/ready_server.py)."""
+    from rft.tools import lifetime
+    from tests import ready_server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifetime, "subprocess", ready_server)
+        yield
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
     """`golden("surface.txt", text)` compares with tests/golden/surface.txt; RECORD=1 writes it

@@ -1,5 +1,5 @@
 """A small real MCP server, by the official package: `python tests/mcp_server.py stdio`, or `...
-http PORT_FILE`, on a free port."""
+http PORT_FILE`, on a free port. `... forks SOCKET`: tests/ready_mcp.py."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ready_mcp
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
@@ -18,6 +19,8 @@ from mcp.types import INVALID_PARAMS
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rft.process import die_with
 
 server = MCPServer("small")
 seen: list[dict[str, str]] = []
@@ -155,6 +158,9 @@ def main() -> None:
         print("small MCP server", file=sys.stderr, flush=True)
         server.run("stdio")
         return
+    if sys.argv[1] == "forks":
+        die_with(os.getppid())
+        ready_mcp.forks(sys.argv[2], lambda: server.run("stdio"))
     listener = socket.create_server(("127.0.0.1", 0))
     Path(sys.argv[2]).write_text(str(listener.getsockname()[1]))
     app = flaky(server.streamable_http_app(json_response=sys.argv[3:] == ["json"]))

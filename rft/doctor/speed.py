@@ -117,15 +117,15 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> F
         )
     device = weights.prepare_process(params.policy)
     dtype = getattr(torch, params.policy.dtype)
-    tell("the machine: products and reading")
-    limits = machine.limits(device, dtype)
-    by_threads = machine.threads() if device.type == "cpu" else {}
     tell("the model, and how long the recipe's dialogues are")
     try:
         network, chat = setup.network(device)
     except Skip as skip:
         raise UserError(f"{skip}. {skip.remedy}") from None
     prompt, typical = _lengths(setup, chat)
+    tell("the machine: products and reading")
+    limits = machine.limits(device, dtype)
+    by_threads = machine.threads() if device.type == "cpu" else {}
     shape = shape_of(setup.model_config())
     learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
     policy = Engine(weights.sampler_copy(learner.model), Endless(), device)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ from tests.sick_agents import (
     settings,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ready_server")]
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,8 @@ from tests.sick_agents import (
     settings,
 )
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 WIRE = ("configuration", "recipe", "tools", "grader", "isolation")
 
 

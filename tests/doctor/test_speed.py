@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_the_higher_floor_is_what_a_machine_can_do_at_most():
 # -- measuring -------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_limits_are_those_of_this_machine():
-    found = machine.limits(CPU, torch.float32)
+    found = machine.limits(CPU, torch.float32, seconds=0.1)
     assert 1e9 < found.flops < 1e14
     assert 1e8 < found.bytes_per_s < 1e13
     before = torch.get_num_threads()
@@ -157,6 +158,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for command in (("init", "-q"), ("add", "params.yaml"), (*who, "commit", "-qm", "start")):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "limits", partial(machine.limits, seconds=0.1))
+    monkeypatch.setattr(machine, "threads", partial(machine.threads, 0.02))
+    monkeypatch.setattr(speed, "BUDGET_S", 0.5)
     return tmp_path
 
 

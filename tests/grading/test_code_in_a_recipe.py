@@ -15,6 +15,8 @@ from rft.grading.endpoint import EndpointGrader
 from rft.tools.lifetime import running
 from rft.types import Grade, GradeStatus
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 GRADE = """
 
 from rft.grading.code_under_test.function import Candidate, check_function, fresh_cases

@@ -25,6 +25,8 @@ from rft.scale import UNIT, Scale
 from tests import sick_agents
 from tests.sick_agents import Agent, serving_at
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 STRICT = 'sample["output_text"].strip() == item["target"]'
 
 

@@ -19,6 +19,8 @@ from rft.reports import Conversation
 from rft.windows import imitated
 from tests.sick_agents import settings
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 STRICT = 'sample["output_text"].strip() == item["target"]'
 LOOKED_UP = f'{STRICT} and [c["function"]["name"] for c in sample["output_tools"]] == ["lookup"]'
 CALL = tiny_recipe.CALL % '"k0000"'

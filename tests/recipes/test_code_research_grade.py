@@ -17,6 +17,8 @@ from rft.grading import budget, preflight
 from rft.recipe import Recipe
 from rft.types import GradeStatus, Scored
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 TARGET = [
     {"symbol": "Kavel.besin.ronak", "path": "mudok.py", "value": "38.4"},
     {"symbol": "LIMIT", "path": "sub/tivuz.py", "value": "'gorim'"},

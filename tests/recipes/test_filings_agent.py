@@ -20,6 +20,8 @@ from rft.reports import Conversation
 from rft.tools import signatures
 from rft.types import Message
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 
 @pytest.fixture(scope="module")
 def filings() -> Recipe:

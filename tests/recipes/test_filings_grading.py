@@ -18,6 +18,8 @@ from rft.tools import lifetime
 from rft.types import ABSTAINED, Grade, RolloutContext, StopReason, Turn
 from rft.wire.trace import Traces
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 ANY = st.characters()
 """Any character, halves of pairs included."""
 

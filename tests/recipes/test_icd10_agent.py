@@ -22,6 +22,8 @@ from rft.reports import Conversation
 from rft.tools import signatures
 from rft.types import Message
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 ROW = {"id": "n", "messages": [], "target": ["E11.9", "I10"], "metadata": {}}
 LEAVES = ["A00.0", "B20", "E11.9", "I10", "J18.9", "R69", "Z99.89"]
 

@@ -16,6 +16,8 @@ from rft.grading import preflight
 from rft.recipe import Recipe
 from rft.types import Message
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 GOLD, OTHER, THIRD = "m111111", "m222222", "m333333"
 TARGET = {"answer": "929273", "form": "number", "message_id": GOLD, "search": "apt 1.8.2"}
 NONE = {"answer": None, "form": "number", "message_id": None, "search": "apt 9.9"}

@@ -20,6 +20,8 @@ from rft.tools.lifetime import running
 from rft.tools.signatures import schemas
 from rft.types import Example, Message, RolloutContext, ToolCall
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 
 @pytest.fixture(scope="module")
 def wordle() -> Recipe:

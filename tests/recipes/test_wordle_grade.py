@@ -11,6 +11,8 @@ from rft.grading import preflight
 from rft.recipe import Recipe, Rollout
 from rft.types import Example
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 
 @pytest.fixture(scope="module")
 def wordle() -> Recipe:

@@ -36,6 +36,8 @@ from tests import small_policy, tiny_recipe
 from tests.scripted_policy import CALL, Said, Scripted, scripted
 from tests.scripted_server import scripted as serve
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 PROMPT = PromptSettings(name="seed", system=" look it up", max_turns=4)
 
 

@@ -29,6 +29,8 @@ from tests.ladder import inside
 from tests.rollouts.test_loop import PROMPT
 from tests.scripted_policy import CALL, Said, Scripted
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 TEXT = config.Serve(method="majority", k=3, over="output_text")
 JSON = config.Serve(method="majority", k=3, over="output_json")
 BEST = config.Serve(method="best_of_n", k=3)

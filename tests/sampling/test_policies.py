@@ -26,6 +26,8 @@ from tests import small_policy, tiny_recipe
 from tests.ladder import SECTIONS, again, inside, params, run
 from tests.token_server import MODEL, TokenServer, serving
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 LORA = {"weights": "lora", "steps": 3, "lr": 1e-2, "lora": {"r": 4, "alpha": 8}, "from": "policy"}
 
 

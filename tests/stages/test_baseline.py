@@ -12,6 +12,8 @@ from rft.errors import ConfigError
 from tests import tiny_recipe
 from tests.ladder import again, inside, shelf
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 
 def test_baseline_counts_add_up(ladder: Path):
     report = reports.read(reports.BaselineReport, ladder / "data/baseline/report.json")

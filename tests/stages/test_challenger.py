@@ -18,6 +18,8 @@ from rft.rollouts.serving import NOT_SERVED
 from tests import ladder as stages
 from tests import tiny_recipe
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 SERVE = {"method": "majority", "k": 5, "over": "output_text"}
 NOISY = {"temperature": 1.35, "k": 4}
 

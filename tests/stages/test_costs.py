@@ -32,6 +32,8 @@ from tests.ladder import inside, params, run
 from tests.scripted_policy import CALL, Scripted
 from tests.scripted_server import says, scripted
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 PROMPT = reports.PromptSettings(name="seed", system=" look it up", max_turns=4)
 STORED = Path(__file__).parents[1] / "golden/stored-0.1.0/data/challenger/report.json"
 BAD = '<tool_call>\n{"name": "lookup", "arguments": [1]}\n</tool_call>'

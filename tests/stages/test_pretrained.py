@@ -24,7 +24,7 @@ from tests import pretrained, tiny_recipe
 from tests.ladder import inside, run
 from tests.sick_agents import examine
 
-pytestmark = pytest.mark.story  # three ladders with long prompts: two minutes together
+pytestmark = [pytest.mark.story, pytest.mark.usefixtures("ready_server")]  # three ladders with long prompts
 
 LONG = "the words of a note and their codes; " * 420
 GRADING = (
@@ -48,7 +48,7 @@ TRAIN: dict[str, Any] = {
     "lora": {"r": 4, "alpha": 8},
     "microbatch_tokens": 6_000,
 }
-KINDS = {"lora": {"lr": 1e-2, "packing": True}, "full": {"lr": 1e-3}}
+KINDS = {"lora": {"lr": 1e-2, "packing": True}, "full": {"lr": 1e-3, "examples_per_step": 1}}
 CLOSE = {"rtol": 0, "atol": 1e-3}
 
 
@@ -76,8 +76,9 @@ def climbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ours = tiny_recipe.rescale(tiny_recipe.make(folder / "recipes"), 0, 1, GRADING)
     (ours / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": LONG}}))
     sections = SECTIONS | {"policy": {"model": str(model)}}
+    packed = {"packing": request.param != "qwen3"}  # of full weights; LoRA's always are
     params = {
-        kind: tiny_recipe.params(ours, train={**TRAIN, **more, "weights": kind}, **sections)
+        kind: tiny_recipe.params(ours, train={**TRAIN, **packed, **more, "weights": kind}, **sections)
         for kind, more in KINDS.items()
     }
     place = {kind: folder / kind for kind in KINDS}
@@ -212,7 +213,7 @@ def test_the_doctor_finds_nothing_wrong(climbed: Ladder, tmp_path: Path):
     """At a learning rate whose first step is short: two of these families move by 0.1 and 0.3 nats
     per token at that of the ladder, and the doctor says so."""
     lora = climbed.params["lora"]
-    calm = lora.model_copy(update={"train": lora.train.model_copy(update={"lr": 1e-3})})
+    calm = lora.model_copy(update={"train": lora.train.model_copy(update={"lr": 1e-3, "group_size": 2})})
     with inside(tmp_path):
         found = examine(calm, "template", "capacity", "step")
     assert found["step"].status == "ok", found["step"].words
@@ -229,9 +230,10 @@ WARM = {
     "lora": {"r": 4, "alpha": 8},
     "demonstrations": 32,
     "steps": 3,
-    "batch": 4,
+    "batch": 2,
     "lr": 5e-3,
 }
+FEWER = {"baseline": SECTIONS["baseline"] | {"examples": 2, "k": 2}}
 
 
 @pytest.mark.parametrize("family", pretrained.PRETRAINED)
@@ -240,7 +242,7 @@ def test_a_warm_started_model_is_of_the_same_family(family: str, tmp_path: Path)
     others, and the sampler's are transformers'."""
     given = pretrained.make(family, tmp_path / "model")
     ours = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipes"), 0, 1, GRADING)
-    params = tiny_recipe.params(ours, **SECTIONS | {"policy": {"model": str(given), "warm_start": WARM}})
+    params = tiny_recipe.params(ours, **SECTIONS | {"policy": {"model": str(given), "warm_start": WARM}} | FEWER)
     (tmp_path / "climbed").mkdir()
     with inside(tmp_path / "climbed"):
         for stage in ("examples", "policy", "baseline"):

@@ -21,6 +21,8 @@ from tests import sample_reports, small_policy, tiny_recipe
 from tests.ladder import SECTIONS, inside, run
 from tests.scripted_policy import CALL, Scripted, ScriptedDialogue
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 SEED = PromptSettings(name="seed", system=" look it up", tool_defaults={"lookup": {"spaces": 0}}, max_turns=3)
 PROMPTS = recipe.Prompts(
     seed=SEED,

@@ -20,6 +20,8 @@ from tests import scripted_windows as windows
 from tests import small_policy
 from tests.ladder import again, inside, params, run, shelf
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 
 def test_every_sampled_rollout_is_trained_on_or_left_out_with_a_reason(ladder: Path):
     table = pq.read_table(ladder / "data/train/rollouts.parquet").to_pylist()

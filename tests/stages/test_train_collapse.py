@@ -16,6 +16,8 @@ from rft.trainer.collapse import Guard
 from rft.trainer.learner import Diverged, Learner
 from tests.ladder import again, inside, params, run, shelf
 
+pytestmark = pytest.mark.usefixtures("ready_server")
+
 TRAIN = {"steps": 6, "checkpoint_every": 2, "validation_examples": 0, "schedule": "constant"}
 
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ from rft.wire.client import ToolEndpoint
 
 FILE = Path(__file__).parents[1].joinpath("mcp_server.py")
 STDIO = [sys.executable, str(FILE), "stdio"]
+READY = FILE.with_name("ready_mcp.py")
 CONTEXT = context({"id": "n-1"}, "trace_7")
 NOWHERE = ToolEndpoint("http://127.0.0.1:1")
 
@@ -60,6 +62,21 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.kill()
 
 
+@pytest.fixture(scope="module")
+def stdio() -> Iterator[list[str]]:
+    """STDIO, without its imports (tests/ready_mcp.py)."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen([sys.executable, str(FILE), "forks", place := f"{folder}/socket"])
+        with process:
+            deadline = time.monotonic() + 120
+            while not Path(place).exists():
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield [sys.executable, "-S", str(READY), place, "stdio"]
+            process.kill()
+
+
 def play(
     server: dict[str, Any], *calls: tuple[str, dict[str, Any]], between: Any = None, **section: Any
 ) -> list[ToolResult]:
@@ -82,13 +99,13 @@ def children() -> list[str]:
     return [
         " ".join(child.cmdline())
         for child in psutil.Process().children(recursive=True)
-        if str(FILE) in child.cmdline() and "stdio" in child.cmdline()
+        if {str(FILE), str(READY)} & {*child.cmdline()} and "stdio" in child.cmdline()
     ]
 
 
 @pytest.fixture(params=["stdio", "http"])
-def server(request: pytest.FixtureRequest, url: str) -> dict[str, Any]:
-    return {"command": STDIO} if request.param == "stdio" else {"url": url}
+def server(request: pytest.FixtureRequest, url: str, stdio: list[str]) -> dict[str, Any]:
+    return {"command": stdio} if request.param == "stdio" else {"url": url}
 
 
 @pytest.mark.slow
@@ -134,9 +151,9 @@ def test_a_crash_that_passes_costs_a_retry(server: dict[str, Any], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
+def test_a_tool_that_was_listed_and_is_unknown_fails_at_once(stdio: list[str]):
     _, gone, kept = play(
-        {"command": STDIO}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"})
+        {"command": stdio}, ("forget", {"name": "add"}), ("add", {"a": 1, "b": 1}), ("refuse", {"why": "late"})
     )
     assert (gone.failed, gone.is_error, gone.retries) == (True, False, 0)
     assert gone.output == "tool add failed: the server listed add and no longer knows it: Unknown tool: add (1 try)"
@@ -174,8 +191,8 @@ def test_a_tool_that_was_listed_and_is_unknown_fails_at_once():
         ("Error executing tool protest: it is closed", False),
     ],
 )
-def test_a_refusal_by_the_protocol(text: str, failed: bool):
-    (result,) = play({"command": STDIO}, ("protest", {"text": text}))
+def test_a_refusal_by_the_protocol(text: str, failed: bool, stdio: list[str]):
+    (result,) = play({"command": stdio}, ("protest", {"text": text}))
     assert (result.failed, result.is_error, result.retries) == (failed, not failed, 0)
     assert text in result.output
 
@@ -215,10 +232,10 @@ def test_what_a_tool_raises_for_the_model_is_the_model_s(server: dict[str, Any])
 
 
 @pytest.mark.slow
-def test_all_errors_of_a_tool_may_be_the_policy_s():
+def test_all_errors_of_a_tool_may_be_the_policy_s(stdio: list[str]):
     traits = {"crash": {"client_errors": "policy"}, "protest": {"client_errors": "policy"}}
     crashed, unknown = play(
-        {"command": STDIO}, ("crash", {"why": "x"}), ("protest", {"text": "Unknown tool: protest"}), traits=traits
+        {"command": stdio}, ("crash", {"why": "x"}), ("protest", {"text": "Unknown tool: protest"}), traits=traits
     )
     assert (crashed.output, crashed.is_error, crashed.failed) == ("Error executing tool crash", True, False)
     assert (unknown.output, unknown.is_error, unknown.failed) == ("Error: Unknown tool: protest", True, False)
@@ -226,13 +243,13 @@ def test_all_errors_of_a_tool_may_be_the_policy_s():
 
 # -- two servers -----------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
+def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str, stdio: list[str]):
     section = config.Tools.model_validate(
         {
             "mcp": [
                 {"name": "one", "url": url, "tools": ["add", "refuse"], "prefix": "one_"},
-                {"name": "two", "command": STDIO, "tools": ["add", "crash"], "prefix": "two."},
-                {"name": "three", "command": STDIO, "tools": ["add"]},
+                {"name": "two", "command": stdio, "tools": ["add", "crash"], "prefix": "two."},
+                {"name": "three", "command": stdio, "tools": ["add"]},
             ],
             "traits": {"two.crash": {"client_errors": "policy"}, "one_add": {"validate": False}},
         }
@@ -255,11 +272,11 @@ def test_a_prefix_tells_the_tools_of_two_servers_apart(url: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["add", "one_ad"])
-def test_traits_name_the_offered_tool(key: str):
+def test_traits_name_the_offered_tool(key: str, stdio: list[str]):
     with pytest.raises(
         ConfigError, match=rf"tools\.traits\.{key}: there is no tool '{key}'\. Did you mean 'one_add'\?"
     ):
-        play({"command": STDIO, "tools": ["add"], "prefix": "one_"}, traits={key: {"probe": False}})
+        play({"command": stdio, "tools": ["add"], "prefix": "one_"}, traits={key: {"probe": False}})
 
 
 @pytest.mark.slow
@@ -291,9 +308,9 @@ def test_an_unknown_tool_in_the_allow_list():
 
 
 @pytest.mark.slow
-def test_environment_values_are_secrets(monkeypatch: pytest.MonkeyPatch):
+def test_environment_values_are_secrets(monkeypatch: pytest.MonkeyPatch, stdio: list[str]):
     monkeypatch.setenv("KEY_OF_TEST", "canary-4711")
-    (told,) = play({"command": STDIO, "env": {"GIVEN": "env:KEY_OF_TEST"}}, ("environment", {"name": "GIVEN"}))
+    (told,) = play({"command": stdio, "env": {"GIVEN": "env:KEY_OF_TEST"}}, ("environment", {"name": "GIVEN"}))
     assert told.output == "[secret KEY_OF_TEST]"
 
 
