@@ -139,7 +139,7 @@ def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast:
 
 
 def verified(clone: Clone, **how: bool) -> int:
-    """How many signatures ssh-keygen verifies in a process that reads the ledger once, and again."""
+    """How many signatures ssh-keygen verifies in a process that reads once, and then anew."""
     code = (
         "import json, sys; from pathlib import Path; from tasks.ledger import book, keys\n"
         "from tasks.runs.clone import Clone\n"
