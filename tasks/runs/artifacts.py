@@ -55,7 +55,7 @@ def _bounded(content: str | bytes) -> Any:
 LOADER: Any = _bounded
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def read_yaml(content: bytes) -> Any:
     """Read a file of a revision; the same bytes once (20 ms for a dvc.lock). Nobody may change what
     comes back. Raises YAMLError."""
