@@ -124,17 +124,21 @@ def ladder(_climbed: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def agent_clone(tmp_path_factory: pytest.TempPathFactory, ladder: Path) -> Path:
+def agent_clone(ladder: Path) -> Path:
     """A clone with a recorded run whose LoRA adapter the gate would promote (tests/agent_clone.py).
     Copy it before changing it."""
     import agent_clone
     import ladder_clone
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI")
-        scripted = agent_clone.make(tmp_path_factory.mktemp("agent"), ladder)
-        assert ladder_clone.climb(scripted).decision == "promote"
-        return scripted.root
+    from tests import kept
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("MLFLOW_TRACKING_URI")
+            scripted = agent_clone.make(folder, ladder)
+            assert ladder_clone.climb(scripted).decision == "promote"
+
+    return kept.folder("agent", make, ladder_clone.CODE) / "clone"
 
 
 @pytest.fixture(scope="session")

@@ -164,8 +164,8 @@ def small(number: int) -> dict[str, Any]:
     return {"conversation_id": f"c-{number}", "time": "2026-03-30T08:00:00Z", "messages": messages}
 
 
-_CODE = [*(path for room in ("rft", "tasks") for path in (ROOT / room).rglob("*.py")), *(ROOT / "tests").glob("*.py")]
-_CODE += [ROOT / "constraints.txt"]
+CODE = [*(path for room in ("rft", "tasks") for path in (ROOT / room).rglob("*.py")), *(ROOT / "tests").glob("*.py")]
+CODE += [ROOT / "constraints.txt"]
 """What decides on what is kept."""
 _PREPARED = tempfile.TemporaryDirectory(prefix="rft-shelves-")
 
@@ -208,11 +208,11 @@ class Scripted:
 
     def command(self, *arguments: str, **environment: str) -> dict[str, Any]:
         dropped = ("MLFLOW_TRACKING_URI", "RFT_STATE")
-        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        passed = {name: value for name, value in os.environ.items() if name not in dropped}
         return {
             "args": [sys.executable, "-P", "-m", "flows.cli", *arguments],
             "cwd": self.root,
-            "env": kept | {"PYTHONPATH": f"{ROOT / 'tests/scripted_smoke'}:{ROOT}"} | environment,
+            "env": passed | {"PYTHONPATH": f"{ROOT / 'tests/scripted_smoke'}:{ROOT}"} | environment,
         }
 
 
@@ -310,7 +310,7 @@ def _pipeline(root: Path) -> str:
 def _empty_store() -> Path:
     """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every
     other clone begins with a copy."""
-    return kept.folder("store", _lay_out_store, _CODE) / "mlruns" / "mlflow.db"
+    return kept.folder("store", _lay_out_store, CODE) / "mlruns" / "mlflow.db"
 
 
 def _lay_out_store(place: Path) -> None:
@@ -321,7 +321,7 @@ def _lay_out_store(place: Path) -> None:
 @cache
 def _shelves(scenario: sample_reports.Scenario) -> Path:
     """Every file that dvc.yaml names, consistent by hash, so that a promotion can verify them."""
-    return kept.folder(f"shelves-{scenario}", lambda place: _make_shelves(place, scenario), _CODE) / "script"
+    return kept.folder(f"shelves-{scenario}", lambda place: _make_shelves(place, scenario), CODE) / "script"
 
 
 def _make_shelves(folder: Path, scenario: sample_reports.Scenario) -> Path:
