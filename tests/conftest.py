@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -156,6 +157,35 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
         clone = Clone(Path(shutil.copytree(agent_clone, tmp_path_factory.mktemp("approved") / "clone", symlinks=True)))
         people.approve(clone, records.load_all(clone)[0].name)
         return clone.root
+
+
+@pytest.fixture(scope="session")
+def _dvc() -> Iterator[Any]:
+    from tasks.runs import dvc_process
+
+    loaded = dvc_process.Loaded()
+    yield loaded
+    loaded.stop()
+
+
+@pytest.fixture(scope="module")
+def loaded_dvc(_dvc: Any) -> Iterator[None]:
+    """DVC is loaded once in a session, and forks for each command, as for the stages of a run: to
+    load it takes a second."""
+    from types import SimpleNamespace
+
+    from tasks.runs import dvc_process, repro
+
+    def started(tree: Path, arguments: list[str], more: dict[str, str], of_run: Any = None) -> Any:
+        if more or of_run:
+            return dvc_process.started(tree, arguments, more, of_run)
+        if _dvc._process is None:
+            _dvc.start(ROOT, {})
+        return dvc_process.started(ROOT, ["--cd", str(tree), *arguments], {}, _dvc)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repro, "dvc_process", SimpleNamespace(started=started))
+        yield
 
 
 @pytest.fixture

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import ladder_clone
 import pytest
 
 from tasks.display import tracking
-from tasks.runs import dvc_process, repro
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _loaded_dvc() -> Iterator[None]:
-    """DVC is loaded once, and forks for each command as for the stages of a run: to load it takes a
-    second each time."""
-    loaded = dvc_process.Loaded()
-
-    def started(tree: Path, arguments: list[str], more: dict[str, str], of_run: Any = None) -> Any:
-        if more or of_run:
-            return dvc_process.started(tree, arguments, more, of_run)
-        if loaded._process is None:
-            loaded.start(ROOT, {})
-        return dvc_process.started(ROOT, ["--cd", str(tree), *arguments], {}, loaded)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repro, "dvc_process", SimpleNamespace(started=started))
-        yield
-    loaded.stop()
+@pytest.fixture(scope="module", autouse=True)
+def _loaded(loaded_dvc: None) -> None:
+    """Without the second that DVC takes to load."""
 
 
 @pytest.fixture(scope="session")
