@@ -13,15 +13,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import median
 
 from bench.measure import Figure, Part
-from tasks.ledger import book, statement
-from tasks.ledger.entry import Approval, Promotion, Reconcile, Request
+from tasks.ledger import statement
+from tasks.ledger.entry import Approval, Promotion, Request
 from tasks.ledger.policy import Enrol, Rules, SetRules
 from tasks.ledger.statement import Content
 from tasks.runs.clone import Clone
@@ -29,6 +27,21 @@ from tests import ledger_world
 from tests.ledger_world import HASHES, MODELS, Story
 
 ENTRIES, TIMES, APPENDS = 1000, 5, 10
+_BEFORE = """
+import sys, time
+from pathlib import Path
+from tasks.ledger import book
+from tasks.ledger.entry import Reconcile
+from tasks.runs.clone import Clone
+
+clone, silent = Clone(Path(sys.argv[1])), lambda _: None
+"""
+_READ = "book.read(clone, said=silent)"
+_ANEW = "book.read(clone, anew=True, said=silent)"
+_APPEND = f"""
+with book.opened(clone, said=silent) as ledger:
+    ledger.append(Reconcile(model={MODELS[0]!r}, projection="alias", found="1", set="2"))
+"""
 
 
 def ledger_time(args: list[str]) -> Figure:
@@ -44,7 +57,7 @@ def ledger_time(args: list[str]) -> Figure:
         _grow(story, entries)
         ledger_world.write(clone, story, done)
         anew, whole = _read(clone)
-        appended = [_seconds(lambda: _append(clone)) for _ in range(APPENDS)]
+        appended = [_seconds(clone, _APPEND) for _ in range(APPENDS)]
     print(f"half: {half}, whole: {whole}, anew: {half_anew:.2f} and {anew:.2f}, append: {appended}", file=sys.stderr)
     small = entries < ENTRIES  # at a few entries, what does not grow is most of the time
     parts = (
@@ -120,31 +133,15 @@ def _grow(story: Story, entries: int) -> None:
 
 
 def _read(clone: Clone) -> tuple[float, list[float]]:
-    """Seconds to verify anew, and then to read what is remembered, each in a process of its own."""
-    anew = _seconds(lambda: book.read(clone, anew=True, said=_silent))
-    code = (
-        "import sys, time; from pathlib import Path; from tasks.ledger import book; "
-        "from tasks.runs.clone import Clone; began = time.monotonic(); "
-        "book.read(Clone(Path(sys.argv[1]))); print(time.monotonic() - began)"
-    )
-    command = [sys.executable, "-c", code, str(clone.root)]
-    return anew, [float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(TIMES)]
+    """Seconds to verify anew, and then to read what is remembered."""
+    return _seconds(clone, _ANEW), [_seconds(clone, _READ) for _ in range(TIMES)]
 
 
-def _append(clone: Clone) -> None:
-    """As a verb does: read the ledger, judge, sign, write."""
-    with book.opened(clone, said=_silent) as ledger:
-        ledger.append(Reconcile(model=MODELS[0], projection="alias", found="1", set="2"))
-
-
-def _seconds(act: Callable[[], object]) -> float:
-    began = time.monotonic()
-    act()
-    return time.monotonic() - began
-
-
-def _silent(_: str) -> None:
-    pass
+def _seconds(clone: Clone, act: str) -> float:
+    """Do it in a process of its own, as a verb does: a process verifies no signature twice."""
+    program = f"{_BEFORE}\nbegan = time.monotonic()\n{act}\nprint(time.monotonic() - began)"
+    done = subprocess.run([sys.executable, "-c", program, str(clone.root)], check=True, capture_output=True)
+    return float(done.stdout)
 
 
 FIGURES = {"ledger_time": ledger_time}

@@ -102,7 +102,7 @@ def modules(root: Path, stage: str) -> list[str]:
 def _is_only_words(path: Path) -> bool:
     """Whether a package holds a docstring alone: a change of it must not repeat a warm start."""
     return path.name == "__init__.py" and all(
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(path.read_text()).body
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in _tree(path).body
     )
 
 
@@ -114,11 +114,8 @@ def sections(root: Path, stage: str) -> list[str]:
     by_key = (*_BY_KEY, *_ALSO_BY_KEY.get(stage, ()))
     used: dict[str, set[str]] = {}  # section -> the keys that are read, "" for the whole
     for definition in _reached(root, stage):
-        nodes = [node for node in ast.walk(definition) if isinstance(node, ast.Attribute)]
-        keys = {node.value: node.attr for node in nodes}
-        for node in nodes:
-            if _is_params(node.value):
-                used.setdefault(node.attr, set()).add(keys.get(node, "") if node.attr in by_key else "")
+        for section, key in _mentioned(definition).settings:
+            used.setdefault(section, set()).add(key if section in by_key else "")
     found: list[str] = []
     for name in known:
         keys = used.get(name, set())
@@ -145,11 +142,34 @@ def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
         if (definition := names.get(name)) is None:
             continue
         yield definition
-        for node in ast.walk(definition):
-            if isinstance(node, ast.Name):
-                waiting += imported.get(node.id, [(path, node.id)])
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                waiting += [(module, node.attr) for module, of in imported.get(node.value.id, []) if of == _WHOLE]
+        found = _mentioned(definition)
+        for used in found.names:
+            waiting += imported.get(used, [(path, used)])
+        for owner, used in found.attributes:
+            waiting += [(module, used) for module, of in imported.get(owner, []) if of == _WHOLE]
+
+
+@dataclass(frozen=True)
+class Mentioned:
+    """What a piece of code speaks of."""
+
+    names: tuple[str, ...]
+    attributes: tuple[tuple[str, str], ...]
+    """`owner.name`, where the owner is a name."""
+    settings: tuple[tuple[str, str], ...]
+    """(section, key) of `params.section.key`; no key where the whole section is read."""
+
+
+@cache
+def _mentioned(code: ast.AST) -> Mentioned:
+    nodes = [*ast.walk(code)]
+    dotted = [node for node in nodes if isinstance(node, ast.Attribute)]
+    keys = {node.value: node.attr for node in dotted}
+    return Mentioned(
+        tuple({node.id: None for node in nodes if isinstance(node, ast.Name)}),
+        tuple({(node.value.id, node.attr): None for node in dotted if isinstance(node.value, ast.Name)}),
+        tuple({(node.attr, keys.get(node, "")): None for node in dotted if _is_params(node.value)}),
+    )
 
 
 @cache
@@ -189,11 +209,14 @@ def render(root: Path) -> str:
 
 
 def _imports(root: Path, file: Path) -> Iterator[Path | None]:
-    tree = _tree(file)
-    yield from (_module(root, name) for name in imported(root, file, tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("rft."):
-            yield _module(root, node.value)
+    yield from (_module(root, name) for name in _named(root, file, _tree(file)))
+
+
+@cache
+def _named(root: Path, file: Path, tree: ast.Module) -> tuple[str, ...]:
+    """What a file may load: what it imports, and texts such as "rft.tools.server"."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return tuple(dict.fromkeys([*imported(root, file, tree), *(text for text in texts if text.startswith("rft."))]))
 
 
 def imported(root: Path, file: Path, within: ast.AST) -> Iterator[str]:
@@ -227,7 +250,13 @@ def _module(root: Path, name: str) -> Path | None:
 
 
 def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    return _parsed(file.read_text(encoding="utf-8"), str(file))
+
+
+@cache
+def _parsed(text: str, file: str) -> ast.Module:
+    """Nine stages share most of their modules."""
+    return ast.parse(text, filename=file)
 
 
 def _is_params(node: ast.expr) -> bool:

@@ -36,8 +36,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from rft import commands, progress, reports, shelves
 from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
@@ -45,7 +43,7 @@ from tasks.ledger import book
 from tasks.promotion import agents
 from tasks.runs import by_hand, records, transfer, windows
 from tasks.runs import run as runs
-from tasks.runs.artifacts import LOADER
+from tasks.runs.artifacts import read_yaml
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
 from tasks.runs.records import RunRecord
@@ -369,7 +367,7 @@ def _md5s(text: bytes) -> set[str]:
 
 def _outs(text: bytes) -> dict[str, str]:
     """Output -> md5, in a dvc.lock or in an entry of the run cache."""
-    found = yaml.load(text, LOADER) or {}
+    found = read_yaml(text)
     stages = found["stages"].values() if "stages" in found else [found]
     return {row["path"]: row["md5"] for stage in stages for row in stage.get("outs", []) if "md5" in row}
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -124,17 +125,21 @@ def ladder(_climbed: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def agent_clone(tmp_path_factory: pytest.TempPathFactory, ladder: Path) -> Path:
+def agent_clone(ladder: Path) -> Path:
     """A clone with a recorded run whose LoRA adapter the gate would promote (tests/agent_clone.py).
     Copy it before changing it."""
     import agent_clone
     import ladder_clone
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI")
-        scripted = agent_clone.make(tmp_path_factory.mktemp("agent"), ladder)
-        assert ladder_clone.climb(scripted).decision == "promote"
-        return scripted.root
+    from tests import kept
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("MLFLOW_TRACKING_URI")
+            scripted = agent_clone.make(folder, ladder)
+            assert ladder_clone.climb(scripted).decision == "promote"
+
+    return kept.folder("agent", make, ladder_clone.CODE) / "clone"
 
 
 @pytest.fixture(scope="session")
@@ -163,6 +168,35 @@ def ready_server() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lifetime, "subprocess", ready_server)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _dvc() -> Iterator[Any]:
+    from tasks.runs import dvc_process
+
+    loaded = dvc_process.Loaded()
+    yield loaded
+    loaded.stop()
+
+
+@pytest.fixture(scope="module")
+def loaded_dvc(_dvc: Any) -> Iterator[None]:
+    """DVC is loaded once in a session, and forks for each command, as for the stages of a run: to
+    load it takes a second."""
+    from types import SimpleNamespace
+
+    from tasks.runs import dvc_process, repro
+
+    def started(tree: Path, arguments: list[str], more: dict[str, str], of_run: Any = None) -> Any:
+        if more or of_run:
+            return dvc_process.started(tree, arguments, more, of_run)
+        if _dvc._process is None:
+            _dvc.start(ROOT, {})
+        return dvc_process.started(ROOT, ["--cd", str(tree), *arguments], {}, _dvc)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repro, "dvc_process", SimpleNamespace(started=started))
         yield
 
 

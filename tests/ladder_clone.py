@@ -11,6 +11,7 @@ or stopped in order.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kept
 import sample_reports
 import scripted_windows
 import tiny_recipe
@@ -162,6 +164,9 @@ def small(number: int) -> dict[str, Any]:
     return {"conversation_id": f"c-{number}", "time": "2026-03-30T08:00:00Z", "messages": messages}
 
 
+CODE = [*(path for room in ("rft", "tasks") for path in (ROOT / room).rglob("*.py")), *(ROOT / "tests").glob("*.py")]
+CODE += [ROOT / "constraints.txt"]
+"""What decides on what is kept."""
 _PREPARED = tempfile.TemporaryDirectory(prefix="rft-shelves-")
 
 
@@ -203,11 +208,11 @@ class Scripted:
 
     def command(self, *arguments: str, **environment: str) -> dict[str, Any]:
         dropped = ("MLFLOW_TRACKING_URI", "RFT_STATE")
-        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        passed = {name: value for name, value in os.environ.items() if name not in dropped}
         return {
             "args": [sys.executable, "-P", "-m", "flows.cli", *arguments],
             "cwd": self.root,
-            "env": kept | {"PYTHONPATH": f"{ROOT / 'tests/scripted_smoke'}:{ROOT}"} | environment,
+            "env": passed | {"PYTHONPATH": f"{ROOT / 'tests/scripted_smoke'}:{ROOT}"} | environment,
         }
 
 
@@ -227,10 +232,30 @@ def climb(
         shutil.copytree(run.tree / shelves.SNAPSHOT, run.tree / shelves.CONVERSATIONS, dirs_exist_ok=True)
         _name_window(run)
         registration.register(run, lambda _: None)
-        repro.dvc(run.tree, "commit", "--force", "--quiet")
+        _commit(run.tree, scripted.clone.dvc_cache)
         decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
     return run.record
+
+
+def _commit(tree: Path, cache: Path) -> None:
+    """DVC's commit takes 2 s. Of the same files it makes the same: that is kept for the session."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in tree.rglob("*") if path.is_file()):
+        name = path.relative_to(tree)
+        if name.parts[0] not in (".git", ".dvc") and name != shelves.ENVIRONMENT:
+            digest.update(f"{name} {files.sha256(path)}\n".encode())
+    made = Path(_PREPARED.name) / "commits" / digest.hexdigest()
+    if not (made / "dvc.lock").exists():
+        settings = tree / ".dvc/config.local"
+        settings.write_text(settings.read_text().replace(str(cache), str(made / "cache")))
+        repro.dvc(tree, "commit", "--force", "--quiet")
+        shutil.copy(tree / "dvc.lock", made)
+    shutil.copy(made / "dvc.lock", tree)
+    for path in (path for path in made.rglob("cache/**/*") if path.is_file()):
+        if not (target := cache / path.relative_to(made / "cache")).exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
 
 
 def _name_window(run: runs.Run) -> None:
@@ -275,26 +300,32 @@ def write_window(root: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 def _pipeline(root: Path) -> str:
     """It is the same for every clone."""
-    kept = Path(_PREPARED.name) / "dvc.yaml"
-    if not kept.exists():
-        kept.write_text(dependencies.render(root))
-    return kept.read_text()
+    made = Path(_PREPARED.name) / "dvc.yaml"
+    if not made.exists():
+        made.write_text(dependencies.render(root))
+    return made.read_text()
 
 
 @cache
 def _empty_store() -> Path:
     """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every
     other clone begins with a copy."""
-    place = Clone(Path(_PREPARED.name) / "empty")
-    place.root.mkdir()
-    tracking.client(place).search_experiments()
-    return place.root / "mlruns" / "mlflow.db"
+    return kept.folder("store", _lay_out_store, CODE) / "mlruns" / "mlflow.db"
+
+
+def _lay_out_store(place: Path) -> None:
+    tracking.client(Clone(place)).search_experiments()
+    assert (place / "mlruns" / "mlflow.db").exists(), "MLflow was told of another store"
 
 
 @cache
 def _shelves(scenario: sample_reports.Scenario) -> Path:
     """Every file that dvc.yaml names, consistent by hash, so that a promotion can verify them."""
-    place = Path(_PREPARED.name) / scenario
+    return kept.folder(f"shelves-{scenario}", lambda place: _make_shelves(place, scenario), CODE) / "script"
+
+
+def _make_shelves(folder: Path, scenario: sample_reports.Scenario) -> Path:
+    place = folder / "script"
     sample_reports.write_shelves(place, scenario)
     data = place / "data"
     for stage, shelf in STAGES.items():

@@ -7,8 +7,6 @@ clone remembers of them.
 
 from __future__ import annotations
 
-import yaml
-
 from tasks.audit.context import Context
 from tasks.audit.graph import Broken, altered, unverifiable
 from tasks.ledger import chain, describe, verify
@@ -33,7 +31,7 @@ from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import Policy
 from tasks.ledger.state import BEGINNING, State, Voice
 from tasks.promotion import counting
-from tasks.runs.artifacts import LOADER
+from tasks.runs.artifacts import read_yaml
 
 
 def link(ctx: Context, source: str, says: str, number: int) -> str:
@@ -125,7 +123,7 @@ def before(ctx: Context, number: int) -> State:
     if number == 1:
         return State()
     content = ctx.ledger.stored[number - 2].files[chain.POLICY]
-    policy = Policy.model_validate(yaml.load(content, LOADER))
+    policy = Policy.model_validate(read_yaml(content))
     return State(policy=policy, had_owner=bool(policy.holders("owner")))
 
 

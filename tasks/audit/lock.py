@@ -17,7 +17,7 @@ import yaml
 
 from rft.needs import NEEDS
 from tasks.audit.graph import altered
-from tasks.runs.artifacts import LOADER, Out
+from tasks.runs.artifacts import Out, read_yaml
 
 PARAMS = "params.yaml"
 _VARIABLE = re.compile(r"\$\{([^{}]+)\}")
@@ -36,7 +36,7 @@ class Stage:
 def parse(content: bytes) -> dict[str, Stage]:
     """Stages in the order of the ladder. Raises Broken for what DVC did not write."""
     try:
-        raw = yaml.load(content, LOADER)["stages"]
+        raw = read_yaml(content)["stages"]
         found = {str(name): _stage(str(name), row) for name, row in raw.items()}
     except (yaml.YAMLError, LookupError, TypeError, AttributeError, ValueError) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
@@ -67,7 +67,7 @@ class Declared:
 def declared(content: bytes, params: Mapping[str, Any]) -> dict[str, Declared]:
     """Raises Broken for what is no dvc.yaml."""
     try:
-        stages = yaml.load(content, LOADER)["stages"]
+        stages = read_yaml(content)["stages"]
         return {name: _declared(row, params) for name, row in stages.items()}
     except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())

@@ -30,7 +30,7 @@ from tasks.audit.lock import Stage
 from tasks.audit.recorded import Recorded
 from tasks.ledger.entry import Request
 from tasks.runs import edits, records
-from tasks.runs.artifacts import LOADER, Revision
+from tasks.runs.artifacts import Revision, read_yaml
 from tasks.runs.records import RunRecord
 
 ENVIRONMENT = str(shelves.ENVIRONMENT)
@@ -135,7 +135,7 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
     text = ctx.store.file(commit, lock.PARAMS)
     locked = ctx.store.file(commit, "dvc.lock")
     try:
-        params = yaml.load(text or b"", LOADER) or {}
+        params = read_yaml(text or b"")
         for section, key in (("recipe", "path"), ("traffic", "file")):
             if not isinstance(params[section][key], str):
                 raise TypeError(f"{section}.{key} is no text")

@@ -271,29 +271,20 @@ def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], re
     return ledger
 
 
-_verified: dict[Path, tuple[int, str]] = {}
-"""Clone -> number and commit of the entry up to which this process itself has verified."""
-
-
 def _replay(clone: Clone, stored: list[Stored], seen: Seen | None, anew: bool) -> State:
     """What was verified before is believed only for a machine key that the ledger knows: whoever
     can write files can bring a key of their own, and a memory that fits it.
 
-    So a clone whose machine is not enrolled verifies everything, but once in each process: what
-    that has verified by itself, nobody can have forged. Nothing on the disk could spare more. A
-    secret that an attacker cannot bring along is known to the ledger, and here that is a person's
-    key at most, which does not sign without asking them.
+    So a clone whose machine is not enrolled verifies everything, but once in each process
+    (keys.verifies). Nothing on the disk could spare more. A secret that an attacker cannot bring
+    along is known to the ledger, and here that is a person's key at most, which does not sign
+    without asking them.
     """
-    number, commit = _verified.get(clone.root, (0, ""))
-    if anew or len(stored) < number or stored[number - 1].commit.id != commit:
-        number = 0
-    if seen is not None and not anew and seen.number > number:
+    if seen is not None and not anew:
         state = verify.replay(stored, known=seen.number)
         if state.policy.machine_of(keys.machine(clone).fingerprint) is not None:
             return state
-    state = verify.replay(stored, known=number)
-    _verified[clone.root] = len(stored), stored[-1].commit.id
-    return state
+    return verify.replay(stored)
 
 
 def _newest(clone: Clone, shared: Shared, local: str | None, there: str | None, seen: Seen | None) -> str | None:

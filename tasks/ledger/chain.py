@@ -133,12 +133,15 @@ def message(entry: Entry) -> str:
 
 def make(clone: Clone, entry: Entry, files: dict[str, bytes], parents: list[str], machine: Key) -> str:
     """Write the commit of an entry, signed. Nothing refers to it yet."""
-    rows = [f"100644 blob {_write(clone, 'blob', each)}\t{file}" for file, each in _tree(entry, files)]
-    tree = git(clone.root, *_DURABLE, "mktree", given="".join(f"{row}\n" for row in rows).encode())
+    named = sorted({ENTRY: entry.content, **files}.items())
+    blobs = _blobs(clone, [content for _, content in named])
+    rows = "".join(f"100644 blob {blob}\t{file}\n" for (file, _), blob in zip(named, blobs, strict=True))
+    tree = git(clone.root, *_DURABLE, "mktree", given=rows.encode())
     text = _text(entry, tree, parents)
     signature = keys.sign(machine, text, keys.COMMIT)
     header = "\ngpgsig " + "\n ".join(signature.rstrip("\n").split("\n"))
-    return _write(clone, "commit", text.replace(b"\n\n", f"{header}\n\n".encode(), 1))
+    signed = text.replace(b"\n\n", f"{header}\n\n".encode(), 1)
+    return git(clone.root, *_DURABLE, "hash-object", "-t", "commit", "-w", "--stdin", given=signed)
 
 
 def _text(entry: Entry, tree: str, parents: Iterable[str]) -> bytes:
@@ -148,12 +151,14 @@ def _text(entry: Entry, tree: str, parents: Iterable[str]) -> bytes:
     return ("\n".join(lines) + f"\n\n{message(entry)}").encode()
 
 
-def _tree(entry: Entry, files: dict[str, bytes]) -> list[tuple[str, bytes]]:
-    return sorted({ENTRY: entry.content, **files}.items())
-
-
-def _write(clone: Clone, kind: str, content: bytes) -> str:
-    return git(clone.root, *_DURABLE, "hash-object", "-t", kind, "-w", "--stdin", given=content)
+def _blobs(clone: Clone, contents: list[bytes]) -> list[str]:
+    """Write blobs, all with one command."""
+    with keys.scratch() as place:
+        for number, content in enumerate(contents):
+            (place / str(number)).write_bytes(content)
+        paths = "".join(f"{place / str(number)}\n" for number in range(len(contents)))
+        command = ("hash-object", "-w", "--no-filters", "--stdin-paths")
+        return git(clone.root, *_DURABLE, *command, given=paths.encode()).split()
 
 
 def move(clone: Clone, new: str, old: str | None) -> None:

@@ -17,10 +17,12 @@ from datetime import datetime
 
 from rft.errors import UserError
 from tasks.runs.clone import Clone
-from tasks.runs.git import GitError, environment, git_bytes
+from tasks.runs.git import environment
 
 _CAT_FILE = ("--no-replace-objects", "cat-file", "--batch")
 _MOST_FILES, _MOST_ENTRIES = 20, 100_000
+_AT_ONCE = 500
+"""Names that Git is given before it must be heard: they fit into a pipe."""
 _WHOLE = "`git fsck` names what else is damaged; another clone or your remote has the ledger whole."
 _NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -70,36 +72,31 @@ class Objects:
         return self.read(name, b"blob")
 
     def prefetch(self, head: str) -> None:
-        """Get a chain's objects with four questions, where it would take three for each entry. Git
-        only says what will be wanted: nothing is believed, and what it leaves out is read later."""
-        try:
-            commits = self._clone.git("rev-list", "--first-parent", f"--max-count={_MOST_ENTRIES}", head).split()
-            self.load(commits)
-            parsed = [parse_commit(name, self._raw[name][1]) for name in commits if name in self._raw]
-            self.load([name for each in parsed for name in (each.tree, *each.parents[1:])])
-            self.load([blob for each in parsed for blob in self.tree(each.tree).values()])
-        except (GitError, Damaged):
-            pass
+        """Get a chain's objects with two questions, where it would take three for each entry.
+        Nothing is believed: what is wrong is said when it is read."""
+        commits: list[Commit] = []
+        with suppress(Damaged):
+            name: str | None = head
+            while name is not None and len(commits) < _MOST_ENTRIES:
+                commits.append(self.commit(name))
+                name = commits[-1].parents[0] if commits[-1].parents else None
+        with suppress(Damaged):
+            self.load([name for each in commits for name in (each.tree, *each.parents[1:])])
+            self.load([blob for each in commits for blob in self.tree(each.tree).values()])
 
     def load(self, names: list[str]) -> None:
-        """Get many objects with one question."""
+        """Get many objects with one question. What Git does not have is left out."""
         wanted = [name for name in dict.fromkeys(names) if _NAME.fullmatch(name) and name not in self._raw]
-        given = "".join(f"{name}\n" for name in wanted).encode()
-        printed = git_bytes(self._clone.root, *_CAT_FILE, given=given)
-        place = 0
-        while place < len(printed):
-            end = printed.index(b"\n", place)
-            head = printed[place:end].split()
-            place = end + 1
-            if len(head) == 3:
-                size = int(head[2])
-                self._raw[head[0].decode()] = head[1], printed[place : place + size]
-                place += size + 1
+        for place in range(0, len(wanted), _AT_ONCE):
+            self._ask(wanted[place : place + _AT_ONCE])
 
     def read(self, name: str, kind: bytes) -> bytes:
         """An object's bytes. Raises Damaged for one that is missing, changed or of another kind."""
+        if not _NAME.fullmatch(name):
+            raise Damaged(f"{name[:50]!r} is no name of a Git object.")
+        self.load([name])
         if name not in self._raw:
-            self._raw[name] = self._asked(name)
+            raise Damaged(f"Git object {name[:10]} is missing, or cannot be read. {_WHOLE}")
         found, content = self._raw[name]
         algorithm = hashlib.sha1 if len(name) == 40 else hashlib.sha256
         digest = algorithm(b"%s %d\0" % (found, len(content)) + content, usedforsecurity=False)
@@ -118,25 +115,24 @@ class Objects:
                 pipe.close() if pipe else None
         process.wait()
 
-    def _asked(self, name: str) -> tuple[bytes, bytes]:
-        assert self._process.stdin
-        assert self._process.stdout
-        if not _NAME.fullmatch(name):
-            raise Damaged(f"{name[:50]!r} is no name of a Git object.")
+    def _ask(self, names: list[str]) -> None:
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked
+        assert answers
         try:
-            self._process.stdin.write(f"{name}\n".encode())
-            self._process.stdin.flush()
-            head = self._process.stdout.readline().split()
+            asked.write("".join(f"{name}\n" for name in names).encode())
+            asked.flush()
         except BrokenPipeError:  # Git ends at an object that it cannot unpack
-            head = []
-        if len(head) != 3:
-            if self._process.poll() is not None or not head:
+            pass
+        for _ in names:
+            head = answers.readline().split()
+            if not head:
                 self.close()
                 self._process = _started(self._clone)
-            raise Damaged(f"Git object {name[:10]} is missing, or cannot be read. {_WHOLE}")
-        content = self._process.stdout.read(int(head[2]))
-        self._process.stdout.read(1)
-        return head[1], content
+                break
+            if len(head) == 3:
+                self._raw[head[0].decode()] = head[1], answers.read(int(head[2]))
+                answers.read(1)
 
 
 @contextmanager

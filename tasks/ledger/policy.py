@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -108,9 +109,16 @@ class Policy(Report):
         return [name for name, person in self.people.items() if {*roles} & {*person.roles}]
 
     def yaml(self) -> bytes:
-        head = "# Written by agent-rft: rft people, rft ledger rules, rft policy sign. Judges the next entry.\n"
-        raw = self.model_dump(mode="json")
-        return (head + yaml.safe_dump(raw, sort_keys=True, default_flow_style=None, width=1000)).encode()
+        return _yaml(self.model_dump_json())
+
+
+@lru_cache(maxsize=256)
+def _yaml(policy: str) -> bytes:
+    """policy.yaml of a policy as JSON. Each change asks twice, and so does whoever reads the ledger
+    again; it takes 2 ms."""
+    head = "# Written by agent-rft: rft people, rft ledger rules, rft policy sign. Judges the next entry.\n"
+    raw = json.loads(policy)
+    return (head + yaml.safe_dump(raw, sort_keys=True, default_flow_style=None, width=1000)).encode()
 
 
 # -- changes ---------------------------------------------------------------------------------------

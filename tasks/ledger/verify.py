@@ -10,7 +10,6 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from rft import commands
 from rft.errors import UserError
@@ -28,53 +27,31 @@ Said = Callable[[str], None]
 def replay(stored: Iterable[Stored], known: int = 0, said: Said = lambda _: None) -> State:
     """Judge every entry by the state before it. Raises Damaged, naming the first that is wrong."""
     state = State()
-    with keys.scratch() as scratch:
-        signers = _Signers(scratch)
-        for each in stored:
-            try:
-                skip = each.entry.number <= known and not isinstance(each.entry.act, Genesis | PolicyChange)
-                machine, voice = _judge(state, each, None if skip else signers)
-            except Damaged:
-                raise
-            except UserError as error:
-                raise Damaged(f"{each.where} must not stand in the ledger: {error}") from None
-            state.apply(each.entry, voice, machine)
-            said(each.where)
+    for each in stored:
+        try:
+            skip = each.entry.number <= known and not isinstance(each.entry.act, Genesis | PolicyChange)
+            machine, voice = judge(state, each, verified=skip)
+        except Damaged:
+            raise
+        except UserError as error:
+            raise Damaged(f"{each.where} must not stand in the ledger: {error}") from None
+        state.apply(each.entry, voice, machine)
+        said(each.where)
     return state
-
-
-def judge(state: State, each: Stored) -> tuple[str, Voice | None]:
-    """Judge an entry that is to be appended, as every reader will. Returns the key of its machine
-    and its verified statement."""
-    with keys.scratch() as scratch:
-        return _judge(state, each, _Signers(scratch))
 
 
 def signed(before: State, each: Stored) -> tuple[str, Voice | None]:
     """Verify an entry's signatures, by the people and machines as they stood before it. Returns the
     machine's key and the verified statement. Raises Damaged."""
-    with keys.scratch() as scratch:
-        signers = _Signers(scratch)
-        return _machine(before, each, signers), _voice(before, each, signers)
+    return _machine(before, each), _voice(before, each)
 
 
-class _Signers:
-    """allowed_signers as files for ssh-keygen, each text once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def file(self, text: bytes) -> Path:
-        path = self._folder / sha256(text)
-        if not path.exists():
-            path.write_bytes(text)
-        return path
-
-
-def _judge(state: State, each: Stored, signers: _Signers | None) -> tuple[str, Voice | None]:
+def judge(state: State, each: Stored, verified: bool = False) -> tuple[str, Voice | None]:
+    """Judge an entry by the state before it; `verified`: but for its signatures. Returns the key of
+    its machine and its statement."""
     entry, act = each.entry, each.entry.act
-    machine = _machine(state, each, signers)
-    voice = _voice(state, each, signers)
+    machine = _machine(state, each, verified)
+    voice = _voice(state, each, verified)
     authorise(state, Proposal(act, entry.time, machine, voice))
     _assert_parents(state, each)
     if isinstance(act, Promotion):
@@ -99,7 +76,7 @@ def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
     return {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
 
 
-def _machine(state: State, each: Stored, signers: _Signers | None) -> str:
+def _machine(state: State, each: Stored, verified: bool = False) -> str:
     """The key that signed the commit; it must be that of the machine that the entry names."""
     signature, name = each.commit.signature, each.entry.machine
     if signature is None:
@@ -111,9 +88,9 @@ def _machine(state: State, each: Stored, signers: _Signers | None) -> str:
     expected = enrolled or (keys.fingerprint(introduced) if introduced else None)
     if expected != key:
         raise Damaged(f"{each.where} is signed with key {key}, which is not enrolled for machine {name}.")
-    if signers is not None:
+    if not verified:
         line = signer_line(EnrolMachine(name=name, key=public))
-        if not keys.verifies(each.commit.signed, signature, signers.file(line), name, keys.COMMIT):
+        if not keys.verifies(each.commit.signed, signature, line, name, keys.COMMIT):
             raise Damaged(f"{each.where}: its signature does not fit: it was altered after {name} signed it.")
     return key
 
@@ -126,7 +103,7 @@ def _introduced(act: object, name: str) -> str | None:
     return change.key if isinstance(change, EnrolMachine) and change.name == name else None
 
 
-def _voice(state: State, each: Stored, signers: _Signers | None) -> Voice | None:
+def _voice(state: State, each: Stored, verified: bool = False) -> Voice | None:
     """The statement of an entry, after its signature was verified."""
     content, armored = each.files.get(chain.STATEMENT), each.files.get(chain.SIGNATURE)
     if content is None and armored is None:
@@ -140,9 +117,9 @@ def _voice(state: State, each: Stored, signers: _Signers | None) -> Voice | None
     person = holder(state, public, change)
     if person is None:
         raise Damaged(f"{each.where}: its statement is signed with key {keys.fingerprint(public)}, which is nobody's.")
-    if signers is not None:
+    if not verified:
         line = signer_line(Enrol(name=person, roles=["author"], key=public))
-        if not keys.verifies(content, signature, signers.file(line), person, keys.ACT):
+        if not keys.verifies(content, signature, line, person, keys.ACT):
             raise Damaged(f"{each.where}: the signature of {person} does not fit the statement.")
     return Voice(person, keys.fingerprint(public), made)
 
@@ -169,10 +146,9 @@ def voice(state: State, signed: statement.Signed, change: Change | None = None) 
             f"key {keys.fingerprint(public)} is not enrolled in the ledger ({known} is). An owner enrols it: {enrol}"
         )
     content = signed.statement.content_bytes
-    with keys.scratch() as scratch:
-        file = _Signers(scratch).file(signer_line(Enrol(name=person, roles=["author"], key=public)))
-        if not keys.verifies(content, signed.signature, file, person, keys.ACT):
-            raise UserError(f"the signature of {person} does not fit the statement: one of the two was changed.")
+    line = signer_line(Enrol(name=person, roles=["author"], key=public))
+    if not keys.verifies(content, signed.signature, line, person, keys.ACT):
+        raise UserError(f"the signature of {person} does not fit the statement: one of the two was changed.")
     return Voice(person, keys.fingerprint(public), signed.statement)
 
 

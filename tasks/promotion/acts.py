@@ -47,7 +47,7 @@ from tasks.ledger.state import Champion, Said, State, Voice, Waiting
 from tasks.ledger.statement import Signed, Statement
 from tasks.promotion import agents, content, preflight, projections, registration, sharing
 from tasks.promotion.preflight import Checked
-from tasks.runs import edits, origin, records, transfer
+from tasks.runs import artifacts, edits, origin, records, transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
@@ -555,8 +555,8 @@ def _add_secrets(settings: bytes | None, where: str) -> None:
     """Raises UserError for settings that cannot be read: a secret that they name would be signed,
     and the ledger keeps it for ever."""
     try:
-        raw = yaml.safe_load(settings or b"") or {}
-    except yaml.YAMLError as error:
+        raw = artifacts.read_yaml(settings or b"")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
         raise UserError(f"{where}: not YAML ({why}), so the secrets that it names are unknown. Restore it.") from None
     for name, value in edits.declared_secrets(raw).items():

@@ -42,7 +42,7 @@ from tasks.dependencies import STAGES
 from tasks.ledger.state import BEGINNING, Look, Said, State
 from tasks.promotion import acts, agents, champions
 from tasks.runs import champion, transfer
-from tasks.runs.artifacts import WEIGHTS, Out, Revision
+from tasks.runs.artifacts import WEIGHTS, Out, Revision, read_yaml
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.git import git
@@ -283,8 +283,8 @@ def _record(at: Revision) -> dict[str, Any]:
 
 def _yaml(at: Revision, path: str) -> dict[str, Any]:
     try:
-        return yaml.safe_load(at.file(path) or b"") or {}
-    except yaml.YAMLError:
+        return read_yaml(at.file(path) or b"")
+    except (yaml.YAMLError, UnicodeDecodeError):
         raise UserError(f"{path} of revision {at.commit[:10]} is not YAML: it was changed by hand.") from None
 
 

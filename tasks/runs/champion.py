@@ -22,8 +22,6 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from rft import commands, config, files, reports, shelves
 from rft.errors import ConfigError, UserError
 from rft.reports import (
@@ -57,7 +55,7 @@ class Served:
         """
         if self.revision is None or self.weights is None:
             return
-        raw = yaml.safe_load(self.revision.file("params.yaml") or b"") or {}
+        raw = artifacts.read_yaml(self.revision.file("params.yaml") or b"")
         try:
             where = f"params.yaml of run {self.champion.run}"
             then: config.Policy = config.parse(raw.get("policy") or {}, where, config.Policy)

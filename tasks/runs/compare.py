@@ -26,7 +26,7 @@ from rft import config, reports, secrets, shelves
 from rft.errors import ConfigError, RftError, UserError
 from rft.reports import Arm, Metric, wording
 from tasks.runs import champion, origin, records
-from tasks.runs.artifacts import IN_GIT, Revision
+from tasks.runs.artifacts import IN_GIT, Revision, read_yaml
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
 from tasks.runs.records import RunRecord
@@ -226,8 +226,8 @@ class _Source:
     def settings(self) -> Flat:
         """Those that the run had, and the names of its secrets taken note of."""
         try:
-            found = yaml.safe_load(self.read("params.yaml") or b"") or {}
-        except yaml.YAMLError as error:
+            found = read_yaml(self.read("params.yaml") or b"")
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             self.missing.append(f"params.yaml is not as a run records it: {' '.join(str(error).split())}")
             return {}
         for name in secrets.variables(found):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -37,8 +38,9 @@ def sha256(tree: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
+@cache
 def installed() -> dict[str, str]:
-    """Name -> version of every installed distribution, by name."""
+    """Name -> version of every installed distribution, by name. What a process has loaded stays."""
     read = (each.metadata for each in metadata.distributions())  # once: each time is a file to parse
     found = {each["Name"]: each["Version"] for each in read if each["Name"]}
     return dict(sorted(found.items(), key=lambda row: row[0].casefold()))

