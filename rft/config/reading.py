@@ -8,11 +8,13 @@ every run, so it names secrets (`env:NAME`) and never holds one.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -80,6 +82,12 @@ def read_yaml(path: Path, where: str) -> Any:
 def yaml_value(text: str, where: str) -> Any:
     """Read YAML. Raises ConfigError for text that is not YAML, and for keys that are written
     twice."""
+    return copy.deepcopy(_value(text, where))
+
+
+@lru_cache(maxsize=16)
+def _value(text: str, where: str) -> Any:
+    """A run reads the same settings again and again, and each time takes 20 ms."""
     try:
         loader = yaml.SafeLoader(text)  # looks at the characters, too
         try:
