@@ -14,9 +14,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from at_hand import AtHand
 
 ROOT = Path(__file__).resolve().parents[1]
 _HOME = tempfile.TemporaryDirectory(prefix="rft-tests-", ignore_cleanup_errors=True)
@@ -152,6 +156,16 @@ def approved_clone(tmp_path_factory: pytest.TempPathFactory, agent_clone: Path) 
         clone = Clone(Path(shutil.copytree(agent_clone, tmp_path_factory.mktemp("approved") / "clone", symlinks=True)))
         people.approve(clone, records.load_all(clone)[0].name)
         return clone.root
+
+
+@pytest.fixture(scope="session")
+def at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtHand]:
+    """`at_hand(root, "run", ...)`: the command `rft` in this process (tests/at_hand.py)."""
+    import at_hand
+
+    at_hand.history(Path(os.environ["PREFECT_HOME"]))
+    with at_hand.server(tmp_path_factory.mktemp("prefect")) as api:
+        yield at_hand.AtHand(api)
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ from tasks.runs import run as runs
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
+from tests import kept
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
@@ -281,14 +282,14 @@ def _pipeline(root: Path) -> str:
     return kept.read_text()
 
 
-@cache
 def _empty_store() -> Path:
     """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every
     other clone begins with a copy."""
-    place = Clone(Path(_PREPARED.name) / "empty")
-    place.root.mkdir()
-    tracking.client(place).search_experiments()
-    return place.root / "mlruns" / "mlflow.db"
+
+    def laid_out(folder: Path) -> None:
+        tracking.client(Clone(folder)).search_experiments()
+
+    return kept.folder("mlflow", laid_out, [ROOT / "constraints.txt"]) / "mlruns" / "mlflow.db"
 
 
 @cache
