@@ -14,10 +14,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from at_hand import AtHand
 
 ROOT = Path(__file__).resolve().parents[1]
 _HOME = tempfile.TemporaryDirectory(prefix="rft-tests-", ignore_cleanup_errors=True)
@@ -198,6 +201,16 @@ def loaded_dvc(_dvc: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repro, "dvc_process", SimpleNamespace(started=started))
         yield
+
+
+@pytest.fixture(scope="session")
+def at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtHand]:
+    """`at_hand(root, "run", ...)`: the command `rft` in this process (tests/at_hand.py)."""
+    import at_hand
+
+    at_hand.history(Path(os.environ["PREFECT_HOME"]))
+    with at_hand.server(tmp_path_factory.mktemp("prefect")) as api:
+        yield at_hand.AtHand(api)
 
 
 @pytest.fixture

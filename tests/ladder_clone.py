@@ -44,6 +44,7 @@ from tasks.runs import run as runs
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
+from tests import kept
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
@@ -306,7 +307,6 @@ def _pipeline(root: Path) -> str:
     return made.read_text()
 
 
-@cache
 def _empty_store() -> Path:
     """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every
     other clone begins with a copy."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import at_hand
 import ladder_clone
 import people
 import pytest
@@ -377,7 +378,9 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_prefect_is_told_none(tmp_path: Path) -> None:
     """The flow ends with the bug's words, which Prefect keeps in its database."""
     scripted = make(tmp_path / "a", "http://127.0.0.1:9")
-    failed = scripted.rft("run", PREFECT_HOME=str(scripted.clone.state / "prefect"))
+    home = scripted.clone.state / "prefect"
+    at_hand.history(home)
+    failed = scripted.rft("run", PREFECT_HOME=str(home))
     assert failed.returncode == 1, failed.stderr
     texts = dict(everything(scripted)) | {"stdout": failed.stdout, "stderr": failed.stderr}
     assert found(texts) == []

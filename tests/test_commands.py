@@ -16,6 +16,7 @@ import ladder_clone
 import people
 import pytest
 import yaml
+from at_hand import AtHand
 
 from flows import cli, settings
 from flows.cli import doctor
@@ -67,7 +68,7 @@ def test_the_verbs_that_need_settings_take_them() -> None:
 
 
 @pytest.mark.story
-def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_of_pasted_commands(tmp_path: Path, at_hand: AtHand, monkeypatch: pytest.MonkeyPatch) -> None:
     """N1: the clone's own params.yaml is another agent's. Started once with --params, each next
     command is pasted as it was printed, elsewhere."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -78,13 +79,17 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     scripted.set_params(recipe={"path": "recipes/other"}, traffic={"file": "data/inbox/nowhere.jsonl"})
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "two agents")
-    environment = scripted.command(**people.signing("Ada"))["env"]
+    for name, value in people.signing("Ada").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", [str(Path(cli.__file__).with_name("__main__.py"))])
     done: list[str] = []
 
     def paste(line: str, folder: Path = scripted.root / "recipes" / "other") -> str:
-        ended = subprocess.run(
-            ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200
+        """What bash makes of the line, done by hand."""
+        told = subprocess.run(
+            ["bash", "-c", line.replace(PROGRAM, "printf '%s\\0'", 1)], capture_output=True, text=True, check=True
         )
+        ended = at_hand(folder, *told.stdout.split("\0")[:-1])
         assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
         done.append(line)
         return ended.stdout
@@ -112,7 +117,7 @@ def test_a_session_of_pasted_commands(tmp_path: Path, monkeypatch: pytest.Monkey
     refused = subprocess.run(
         ["bash", "-c", again],
         cwd=scripted.root,
-        env=environment,
+        env=scripted.command()["env"],
         capture_output=True,
         text=True,
         check=False,

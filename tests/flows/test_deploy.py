@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import at_hand
 import ladder_clone
 import local_servers
 import psutil
@@ -41,11 +42,15 @@ def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_pa
         assert words in str(refused.value)
 
 
-def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     unattended.told_once()
     unattended.told_once()
     logger, heard = logging.getLogger("prefect.flow_runs"), io.StringIO()
-    # Alone: where a test before this one set Prefect up, its handlers ask for a run that goes on.
+    # Alone: where a test before this one set Prefect up, its handlers ask for a run that goes on,
+    # and it says little.
+    caplog.set_level(logging.INFO, logger="prefect.flow_runs")
     monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(heard)])
     monkeypatch.setattr(logger, "propagate", False)
     for error in (UserError("name a window"), ZeroDivisionError("a bug")):
@@ -82,6 +87,7 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (scripted.script / "pause-train").write_text("0.1")
+    at_hand.history(tmp_path / "prefect")
     with (
         scripted.start("up", "--port", str(port), PREFECT_HOME=str(tmp_path / "prefect")) as up,
         contextlib.ExitStack() as after,

@@ -14,6 +14,7 @@ import ladder_clone
 import people
 import psutil
 import pytest
+from at_hand import AtHand
 
 from rft import reports
 from rft.reports import Decision, Fall, TrainReport
@@ -27,10 +28,12 @@ from tasks.runs.records import RunRecord
 
 
 @pytest.mark.story
-def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_adopted_approved_and_rolled_back(
+    tmp_path: Path, at_hand: AtHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
-    name = _killed_in_training(scripted)
+    name = _killed_in_training(scripted, at_hand)
 
     # adopted: goes on at the step where it was, in the same run and the same MLflow run, to the
     # bytes of an undisturbed one
@@ -71,17 +74,17 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     _prefect_shows_names_lines_and_result(record, tags[tracking.NOTE])
 
     # a person decides
-    approved = scripted.rft("approve", name[-4:], "--reason", "fewer calls", *people.by("Ada"))
+    approved = at_hand(scripted.root, "approve", name[-4:], "--reason", "fewer calls", *people.by("Ada"))
     assert approved.returncode == 0, approved.stderr
     number = book.read(scripted.clone).state.champion("tiny")
     assert f"Run {name} is the champion of tiny: champion {number}. @previous is the beginning." in approved.stdout
     assert "To serve: weights data/train/weights (lora)" in approved.stdout
     assert f" export {number} exports/tiny-{number}\n" in approved.stdout, "N5: the command that takes it out"
     assert f"warning: {name_from(record.started_by)} started this run and approves it too" in approved.stderr
-    assert "champion" in scripted.rft("runs").stdout
+    assert "champion" in at_hand(scripted.root, "runs").stdout
     assert client.get_model_version_by_alias("tiny", "champion").run_id == record.mlflow_run_id
     assert (f"promote {name}",) in prefect("SELECT name FROM flow_run")
-    back = scripted.rft("rollback", "--reason", "complaints", *people.by("Ada"))
+    back = at_hand(scripted.root, "rollback", "--reason", "complaints", *people.by("Ada"))
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back.stdout
     assert " export 0 exports/tiny-0\n" in back.stdout
     kinds = [each.entry.act.kind for each in book.read(scripted.clone, anew=True).stored]
@@ -93,7 +96,7 @@ def test_killed_adopted_approved_and_rolled_back(tmp_path: Path, monkeypatch: py
     assert "<dt>recipe</dt><dd>recipes/tiny</dd>" in first
     assert "not on record" not in first.split("<h2>What it cost</h2>")[1]
     page.unlink()
-    assert scripted.rft("report", name).stdout.strip() == str(page)
+    assert at_hand(scripted.root, "report", name).stdout.strip() == str(page)
     assert page.read_text() == first
 
 
@@ -136,7 +139,7 @@ def prefect(query: str) -> list[tuple[str, ...]]:
         return database.execute(query).fetchall()
 
 
-def _killed_in_training(scripted: ladder_clone.Scripted) -> str:
+def _killed_in_training(scripted: ladder_clone.Scripted, at_hand: AtHand) -> str:
     """Returns the name of the run, whose driver is dead, and of which no process is left."""
     (scripted.script / "pause-train").write_text("0.2")
     with scripted.start("run") as driver:
@@ -151,7 +154,7 @@ def _killed_in_training(scripted: ladder_clone.Scripted) -> str:
         driver.send_signal(signal.SIGKILL)
     psutil.wait_procs(family, timeout=10)
     assert [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
-    assert "(cut off)" in scripted.rft("runs").stdout
+    assert "(cut off)" in at_hand(scripted.root, "runs").stdout
     (scripted.script / "pause-train").unlink()
     [record] = records.load_all(scripted.clone)
     assert record.state == "running"
@@ -173,10 +176,12 @@ def _mlflow_shows_the_drift(scripted: ladder_clone.Scripted, record: RunRecord, 
 
 
 @pytest.mark.story
-def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(
+    tmp_path: Path, at_hand: AtHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", "drift_stop")
-    done = scripted.rft("run", "--set", "train.steps=3")
+    done = at_hand(scripted.root, "run", "--set", "train.steps=3")
     assert done.returncode == 0, done.stderr
     assert "Stopped after drift, which is a result too" in done.stdout
     assert scripted.ran() == ["traffic", "drift"]
@@ -187,14 +192,14 @@ def test_drift_that_says_stop_ends_the_ladder_with_its_numbers(tmp_path: Path, m
     shown = prefect(f"SELECT state_type, state_name FROM flow_run WHERE id = '{record.flow_run_id}'")
     assert shown == [("COMPLETED", "Stopped")]
     _mlflow_shows_the_drift(scripted, record, tmp_path)
-    refused = scripted.rft("approve", record.name, "--reason", "why", *people.by("Ada"))
+    refused = at_hand(scripted.root, "approve", record.name, "--reason", "why", *people.by("Ada"))
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"error: run {record.name} came to no decision (stopped")
 
 
 @pytest.mark.story
 def test_a_training_that_collapsed_ends_the_ladder_before_the_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at_hand: AtHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
@@ -204,14 +209,14 @@ def test_a_training_that_collapsed_ends_the_ladder_before_the_look(
     none = {"trained": False, "weights": "none", "path": None, "sha256": None}
     changes = none | {"reason": why, "collapsed": "the mean reward fell", "falls": falls}
     reports.write(reports.read(TrainReport, path).model_copy(update=changes), path)
-    done = scripted.rft("run")
+    done = at_hand(scripted.root, "run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Lower train.lr") == 1
     assert scripted.ran()[-1] == "train"
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.message, record.decision) == ("stopped", why, None)
     assert "registration" not in [each.entry.act.kind for each in book.read(scripted.clone, anew=True).stored]
-    assert "training collapsed" in scripted.rft("runs").stdout
+    assert "training collapsed" in at_hand(scripted.root, "runs").stdout
     page = scripted.clone.page(record.name).read_text()
     assert "Training collapsed" in page
     assert "At step 4 it collapsed: the mean reward fell. It went back to the weights of step 0" in page

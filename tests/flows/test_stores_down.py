@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ladder_clone
 import pytest
+from at_hand import AtHand
 from local_servers import dead_port
 
 from flows.server import Server, prefect_server
@@ -20,19 +21,19 @@ from tasks.runs.clone import Clone
 
 @pytest.mark.story
 def test_mlflows_database_is_locked_from_before_a_run_until_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at_hand: AtHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D8: it ended the run with a traceback."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     holder = sqlite3.connect(scripted.root / "mlruns/mlflow.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    ended = scripted.rft("run", "--until", "policy")
+    ended = at_hand(scripted.root, "run", "--until", "policy")
     assert ended.returncode == 0, ended.stderr
     assert "lines not taken by MLflow's store at sqlite:///" in ended.stdout
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.mlflow_run_id) == ("stopped", None)
-    listed = scripted.rft("runs").stdout
+    listed = at_hand(scripted.root, "runs").stdout
     assert record.name in listed
     assert f"MLflow may not show all of {record.name} yet" in listed
     holder.close()
@@ -43,7 +44,7 @@ def test_mlflows_database_is_locked_from_before_a_run_until_after_it(
     assert shown.info.status == "FINISHED"
     assert (shown.data.tags["revision"], shown.data.tags["stage.policy"]) == (record.revision, "ran")
     assert outbox.owed(scripted.clone, tracking.FOLDER) == []
-    assert "MLflow may not show" not in scripted.rft("runs").stdout
+    assert "MLflow may not show" not in at_hand(scripted.root, "runs").stdout
 
 
 @pytest.fixture
