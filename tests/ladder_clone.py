@@ -44,7 +44,6 @@ from tasks.runs import run as runs
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
-from tests import kept
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = (
