@@ -48,7 +48,8 @@ def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(
     unattended.told_once()
     unattended.told_once()
     logger, heard = logging.getLogger("prefect.flow_runs"), io.StringIO()
-    # Alone: where a test before this one set Prefect up, its handlers ask for a run that goes on, and it says little.
+    # Alone: where a test before this one set Prefect up, its handlers ask for a run that goes on,
+    # and it says little.
     caplog.set_level(logging.INFO, logger="prefect.flow_runs")
     monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(heard)])
     monkeypatch.setattr(logger, "propagate", False)
