@@ -37,8 +37,8 @@ QUICK = (
     "challenger.shown=0",
 )
 """Not fewer test examples than the template's: of 144, one that greedy decoding loses settles
-nothing. Nor fewer steps of warm start: after 140 the new prompt
-alone earns 0.93, and training cannot be shown to add to that."""
+nothing. Nor fewer steps of warm start: after 140 the new prompt alone earns 0.93, and training
+cannot be shown to add to that."""
 
 
 @pytest.fixture(scope="module")
