@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class AtHand:
         os.environ["PREFECT_API_URL"] = self.api
         settings = {PREFECT_API_URL: self.api, PREFECT_LOGGING_LEVEL: "CRITICAL"}
         with ExitStack() as stack:
+            stack.callback(setattr, sys, "argv", sys.argv)
+            sys.argv = [str(Path(cli.__file__).with_name("__main__.py"))]  # what is printed names the same program
             stack.callback(os.environ.update, before)
             stack.callback(os.environ.clear)
             stack.enter_context(temporary_settings(settings))

@@ -11,6 +11,9 @@ change from week to week, and adapters that were trained on it go on to fit.
 
 A model that was made here lies on the shelf whole, in float32, with its tokenizer. The report names
 the hash of its bytes, and of a given one what it was made of.
+
+PyTorch and Transformers take seconds to load, and an agent behind a chat endpoint needs neither: so
+what does is imported where it is used.
 """
 
 from __future__ import annotations
@@ -20,20 +23,21 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rft import config, files, progress, recipe, reports, shelves, threads
 from rft.chat.renderer import Chat, assistant_text
 from rft.errors import UserError
-from rft.models import embedded, source, weights
+from rft.models import source
 from rft.models.shape import num_positions
 from rft.tools.signatures import schemas
-from rft.trainer import supervised
-from rft.trainer.learner import Learner
-from rft.trainer.lessons import Lesson, check_template, lessons
 from rft.types import Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from rft.trainer import supervised
+    from rft.trainer.lessons import Lesson
 
 _KEYS = "policy.warm_start"
 
@@ -54,6 +58,9 @@ def run(params: config.Params) -> None:
 
 
 def _build(params: config.Params, work: Path, shelf: Path) -> None:
+    from rft.models import embedded, weights
+    from rft.trainer.lessons import check_template, lessons
+
     section, warm = params.policy, params.policy.warm_start
     device = weights.prepare_process(section)
     ours = recipe.load(params.recipe)
@@ -103,6 +110,9 @@ def warm_start(
     network: Any, given: list[Lesson], section: config.Policy, work: Path, device: torch.device
 ) -> supervised.WarmStart:
     """Train on lessons, and return what did it."""
+    from rft.trainer import supervised
+    from rft.trainer.learner import Learner
+
     settings = supervised.settings(section.warm_start, section.warm_start.weights or "full", section.seed)
     learner = Learner(network, settings, norm_length=1, device=device, keys=_KEYS)
     training = supervised.WarmStart(learner, given, "policy", work, work.name, short_first=section.model is None)
@@ -122,6 +132,8 @@ def _check(given: list[Lesson], warm: config.WarmStart, positions: int | None) -
 
 def _too_few(chat: Chat, demonstrations: list[list[Message]], warm: config.WarmStart) -> UserError:
     """Say how long the demonstrations are, of which too few are left."""
+    from rft.trainer.lessons import lessons
+
     lengths = [len(lesson.ids) for lesson in lessons(chat, demonstrations, None)[0]]
     left = f"leaves {sum(length <= warm.longest for length in lengths)} of {len(lengths)} demonstrations"
     spread = f", which have {min(lengths)} to {max(lengths)} tokens" if lengths else ""
@@ -140,6 +152,8 @@ def texts(demonstrations: list[list[Message]]) -> Iterator[str]:
 
 def _pointer(section: config.Policy) -> reports.PolicyReport:
     """Point to a given model, whose bytes are those that the run began with."""
+    from rft.models import weights
+
     given, told = source.given(section), shelves.model()
     assert told.model is not None
     assert told.sha256 is not None

@@ -4,8 +4,11 @@ or a gate, with or without a recipe, and leaves no run behind."""
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,13 +184,15 @@ def chat() -> Iterator[str]:
 
 
 @pytest.mark.story
-def test_rows_a_grader_and_tools_are_enough(clone: Clone, chat: str, tmp_path: Path) -> None:
+def test_rows_a_grader_and_tools_are_enough(
+    clone: Clone, chat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The real engine, a real server of chat completions, and no recipe."""
     server = {"kind": "chat", "url": chat, "model": "small"}
     settings = [f"policy.server.{key}={value}" for key, value in server.items()] + ["baseline.k=4"]
     options = [*files(tmp_path), "--tools", str(tmp_path / "tools.py")]
     done = rft(clone, "baseline", *options, *(part for one in settings for part in ("--set", one)))
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "6 rows, 4 rollouts each at temperature 1" in done.stdout
     assert "ready: mean score 0." in done.stdout
     assert "explanation not eq: 'Rome' and '" in done.stdout
@@ -195,19 +200,34 @@ def test_rows_a_grader_and_tools_are_enough(clone: Clone, chat: str, tmp_path: P
     assert "1 call" in done.stdout or "0 calls" in done.stdout
     assert records.load_all(clone) == []
     assert clone.git("status", "--porcelain") == "", "nothing was left in the user's tree"
+
+    def at_hand(*arguments: str) -> tuple[int, str, str]:
+        return cli.main(arguments), *capsys.readouterr()
+
+    monkeypatch.chdir(clone.root)
     (tmp_path / "beside.py").write_text(f"CAPITALS = {CAPITALS!r}\n")
     table, imported = f"CAPITALS = {CAPITALS!r}\n", "from beside import CAPITALS\n"
     (tmp_path / "tools.py").write_text(TOOLS.replace(table, imported))
-    again = rft(clone, "baseline", *options, *(part for one in settings for part in ("--set", one)))
-    assert again.returncode == 0, again.stderr
-    assert re.search(r"reward +\d", done.stdout).group() == re.search(r"reward +\d", again.stdout).group()
+    code, again, errors = at_hand("baseline", *options, *(part for one in settings for part in ("--set", one)))
+    assert code == 0, errors
+    assert re.findall(r"reward +\d", done.stdout)[:1] == re.findall(r"reward +\d", again)[:1] != []
     (tmp_path / "beside.py").unlink()
-    lost = rft(clone, "baseline", *options, *(part for one in settings for part in ("--set", one)))
-    assert f"{tmp_path / 'tools.py'}: line 3: raised ModuleNotFoundError: No module named 'beside'" in lost.stderr
-    assert (lost.returncode, "Traceback" in lost.stderr) == (2, False)
+    code, _, errors = at_hand("baseline", *options, *(part for one in settings for part in ("--set", one)))
+    assert f"{tmp_path / 'tools.py'}: line 3: raised ModuleNotFoundError: No module named 'beside'" in errors
+    assert (code, "Traceback" in errors) == (2, False)
     (tmp_path / "wrong.py").write_text("")
     wrong = [*options[:-1], str(tmp_path / "wrong.py"), *(part for one in settings for part in ("--set", one))]
-    refused = rft(clone, "baseline", *wrong)
-    assert (refused.returncode, f"stage baseline: {tmp_path / 'wrong.py'}: has no TOOLS" in refused.stderr) == (2, True)
-    shown = rft(clone, "rollouts", "--here", "--stage", "baseline", "--where", "num_tool_calls > 0", "-n", "2")
-    assert "2 of " in shown.stdout, shown.stderr
+    code, _, errors = at_hand("baseline", *wrong)
+    assert (code, f"stage baseline: {tmp_path / 'wrong.py'}: has no TOOLS" in errors) == (2, True)
+    code, shown, errors = at_hand(
+        "rollouts", "--here", "--stage", "baseline", "--where", "num_tool_calls > 0", "-n", "2"
+    )
+    assert "2 of " in shown, errors
+
+
+def test_an_agent_behind_a_chat_endpoint_waits_for_no_pytorch() -> None:
+    """Stage policy writes down where it is; to load PyTorch and Transformers took 5 s of its 6."""
+    code = "import sys, rft.stages.policy; sys.exit('torch' in sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    )
