@@ -307,8 +307,8 @@ def _pipeline(root: Path) -> str:
 
 
 def _empty_store() -> Path:
-    """MLflow takes 5 s to lay out a new database. tests/flows/test_new.py lets it do so; every
-    other clone begins with a copy."""
+    """MLflow takes 5 s to lay out a new database. It does so in `rft demo`; every clone here begins
+    with a copy."""
     return kept.folder("store", _lay_out_store, CODE) / "mlruns" / "mlflow.db"
 
 
