@@ -154,10 +154,10 @@ def test_equal_seeds_sample_equal_tokens_with_their_log_probabilities(engine, ou
         return done, sorted(body["sampling_seed" if kind == "sglang" else "seed"] for body in bodies)
 
     (first, seeds), (again, same_seeds) = (through(engine, once, **settings) for _ in range(2))
-    assert _tokens(first) == _tokens(again)
+    assert _tokens(first) == _tokens(again)  # what a server computes together decides the last digits of the rest
     assert seeds == same_seeds
     assert len(set(seeds)) == sum(len(one.turns) for one in first)
-    for one in first:
+    for one in (*first, *again):
         ids: list[int] = []
         for turn in one.turns:
             ids += [*turn.prompt_ids, *turn.token_ids]
@@ -166,7 +166,7 @@ def test_equal_seeds_sample_equal_tokens_with_their_log_probabilities(engine, ou
 
 
 def _tokens(done: list[Trajectory]) -> list[Any]:
-    return [[(turn.prompt_ids, turn.token_ids, turn.logprobs) for turn in one.turns] for one in done]
+    return [[(turn.prompt_ids, turn.token_ids) for turn in one.turns] for one in done]
 
 
 def test_another_rollout_or_turn_has_another_seed():
