@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,7 @@ def agent_clone(ladder: Path) -> Path:
             scripted = agent_clone.make(folder, ladder)
             assert ladder_clone.climb(scripted).decision == "promote"
 
-    return kept.folder("agent", make, ladder_clone.CODE) / "clone"
+    return kept.folder("agent", make, ladder_clone.CODE, date.today()) / "clone"
 
 
 @pytest.fixture(scope="session")

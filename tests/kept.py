@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ FOR_S = 24 * 3600.0
 """Another worktree's session may still read what a change has made old."""
 
 
-def folder(name: str, make: Callable[[Path], Any], depends: Iterable[Path]) -> Path:
-    """Return the folder that `make` fills. `depends`: the files that decide what comes of it."""
-    digest = hashlib.sha256(repr((sys.version, _instructions(), *map(os.environ.get, PROCESSOR))).encode())
+def folder(name: str, make: Callable[[Path], Any], depends: Iterable[Path], day: date | None = None) -> Path:
+    """Return the folder that `make` fills. `depends`: the files that decide what comes of it.
+    `day`: for what grows old, as a request that somebody must approve in time."""
+    digest = hashlib.sha256(repr((sys.version, _instructions(), day, *map(os.environ.get, PROCESSOR))).encode())
     for path in sorted(depends):
         digest.update(str(path).encode() + path.read_bytes())
     place = PLACE / f"{name}-{digest.hexdigest()[:16]}"

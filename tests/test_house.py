@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows import cli
 from rft import config, reports
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,6 +108,12 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.slow
 def test_a_decision_can_be_made_without_torch() -> None:
     assert "torch" not in loaded_by("import rft.stages.gate, rft.gate.decide, rft.stages.drift, rft.grading.grader")
+
+
+@pytest.mark.slow
+def test_no_verb_loads_at_its_top_what_takes_seconds() -> None:
+    verbs = ", ".join(f"flows.cli.{name.replace('-', '_')}" for name in cli.VERBS)
+    assert loaded_by(f"import {verbs}") & {"torch", "transformers", "prefect", "mlflow", "great_expectations"} == set()
 
 
 def test_a_log_is_read_without_the_loop() -> None:

@@ -72,7 +72,7 @@ class Objects:
         return self.read(name, b"blob")
 
     def prefetch(self, head: str) -> None:
-        """Get a chain's objects with two questions, where it would take three for each entry.
+        """Get what a chain's commits name with two questions, where it would take two an entry.
         Nothing is believed: what is wrong is said when it is read."""
         commits: list[Commit] = []
         with suppress(Damaged):
