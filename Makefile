@@ -92,6 +92,8 @@ $(READY):
 		echo "[setup] 3/3 all other packages, by $$lock"
 		pip_install --no-deps --require-hashes -r "$$lock" | progress || failed "the packages could not be installed."
 		pip_install --no-deps --no-build-isolation --editable . >/dev/null || failed "agent-rft could not be installed."
+		missing=$$($(BIN)/python -m pip check | grep "not installed" || true) # a lock that was cut at a line
+		if [[ -n $$missing ]]; then echo "$$missing" >> .venv/setup.log; failed "$$lock lacks a package: git checkout $$lock, or make lock."; fi
 	else
 		echo "[setup] 3/3 all other packages, a few minutes: there is no lock for $$version, this platform and $(RFT_TORCH), so pip's resolver is asked"
 		resolved --editable '.[test]' | progress || failed "the packages could not be installed."
