@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -175,32 +175,12 @@ def ready_server() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def _dvc() -> Iterator[Any]:
-    from tasks.runs import dvc_process
+@pytest.fixture(scope="session", autouse=True)
+def _ready_dvc() -> Iterator[None]:
+    """What DVC does in this process needs a second less (tests/ready_dvc.py)."""
+    import ready_dvc
 
-    loaded = dvc_process.Loaded()
-    yield loaded
-    loaded.stop()
-
-
-@pytest.fixture(scope="module")
-def loaded_dvc(_dvc: Any) -> Iterator[None]:
-    """DVC is loaded once in a session, and forks for each command, as for the stages of a run: to
-    load it takes a second."""
-    from types import SimpleNamespace
-
-    from tasks.runs import dvc_process, repro
-
-    def started(tree: Path, arguments: list[str], more: dict[str, str], of_run: Any = None) -> Any:
-        if more or of_run:
-            return dvc_process.started(tree, arguments, more, of_run)
-        if _dvc._process is None:
-            _dvc.start(ROOT, {})
-        return dvc_process.started(ROOT, ["--cd", str(tree), *arguments], {}, _dvc)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repro, "dvc_process", SimpleNamespace(started=started))
+    with ready_dvc.ready():
         yield
 
 

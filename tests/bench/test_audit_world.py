@@ -17,7 +17,7 @@ from tasks.promotion import champions
 from tasks.runs import repro, transfer
 from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW, Revision
 
-pytestmark = [pytest.mark.story, pytest.mark.usefixtures("loaded_dvc")]  # two years are lived: half a minute
+pytestmark = pytest.mark.story  # two years are lived: half a minute
 
 
 @pytest.fixture(scope="module")

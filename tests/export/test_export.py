@@ -40,7 +40,7 @@ from tasks.runs.clone import Clone
 from tests import families, small_policy
 from tests.ladder import params as small_params
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("loaded_dvc")]
+pytestmark = pytest.mark.slow
 
 QUESTIONS = [f"value of k{number:04d}" for number in (3, 12, 1224, 7777)]
 QUESTIONS += ["value of the key", "k0003 k0012 k1224", "k77", "what do you know of k4711 and of 4711?"]

@@ -14,11 +14,6 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _loaded(loaded_dvc: None) -> None:
-    """Without the second that DVC takes to load."""
-
-
 @pytest.fixture(scope="session")
 def climbed(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone with one recorded run that the gate would promote."""
