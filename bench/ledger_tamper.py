@@ -27,10 +27,10 @@ from bench.measure import Figure, Part
 from rft.errors import UserError
 from tasks.ledger import book, remote, restart, statement
 from tasks.ledger.entry import Approval, Promotion, Reconcile, Rejection, Request, Rollback
+from tasks.ledger.facts import Waiting
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import Enrol, EnrolMachine, Remove, RemoveMachine, Rules, SetRules
 from tasks.ledger.remote import Shared
-from tasks.ledger.state import Waiting
 from tasks.ledger.statement import Content, Statement
 from tasks.runs.clone import Clone
 from tests import ledger_world

@@ -167,7 +167,7 @@ def _registered(owner: Owner, anew: bool) -> float | None:
     from rft.errors import UserError
     from tasks.ledger import spending
     from tasks.ledger.entry import Kept, Registration
-    from tasks.ledger.state import Look
+    from tasks.ledger.facts import Look
     from tasks.promotion import counting
 
     names = {f"{number}\n" for number in range(owner.blocks * BLOCK)}

@@ -64,12 +64,6 @@ def real_speed(args: list[str]) -> Figure:
 FIGURES = {"real_speed": real_speed}
 
 
-def worth(answer: str, target: str) -> float:
-    """Return a reward that differs from rollout to rollout, so that there is something to learn
-    from."""
-    return 1.0 if answer == target else 0.15 * len({letter for letter in answer.lower() if letter.isalpha()}) / 26
-
-
 # -- sampling --------------------------------------------------------------------------------------
 def smollm() -> tuple[Any, list[list[int]]]:
     """Return a sampler of SmolLM2, for which no token ends a turn, and prompts that all begin

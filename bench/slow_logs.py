@@ -7,8 +7,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
-from bench.slow_readers import JSON, PLAIN, tool, units
-from bench.slow_text import Reader, Text
+from bench.slow_readers import JSON, PLAIN, Reader, Text, tool, units
 
 
 def of_logs() -> Iterator[Reader]:

@@ -13,12 +13,41 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from bench.slow_text import Reader, Text
 from rft.errors import UserError
 from rft.types import Example, RolloutContext, StopReason, ToolCall, Turn
+
+
+class Text(NamedTuple):
+    """`Text("<", " ", ">").of(1000)` is a `<`, 998 blanks and a `>`."""
+
+    start: str
+    unit: str
+    end: str = ""
+
+    def of(self, size: int) -> str:
+        """Return so many bytes of UTF-8, to within a unit."""
+        start, unit, end = (len(part.encode("utf-8", "surrogatepass")) for part in self)
+        return self.start + self.unit * max(1, (size - start - end) // unit) + self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`read`: the call as the engine makes it; what it raises is its answer. `worst`: texts that we
+    thought of. `alphabet`: fragments for the search. `awaited`: the same for what the event loop
+    awaits, or `read` itself where it is called in the loop."""
+
+    name: str
+    read: Callable[[str], object]
+    worst: Sequence[Text]
+    alphabet: Sequence[str]
+    awaited: Callable[[str], Awaitable[object]] | None = None
+    frame: tuple[str, str] = ("", "")
+    """Before and behind each text of the search, such as what makes it the JSON that is read."""
+
 
 JSON = ("{", "}", "[", "]", '"', "\\", ",", ":", "1", "null", '"a":', "\n", " ", "\\u0041")
 PLAIN = ("a", " ", "\n", ".", "<", ">", "0", "_", "é", "\u0301", "-")
@@ -27,17 +56,6 @@ PLAIN = ("a", " ", "\n", ".", "<", ">", "0", "_", "é", "\u0301", "-")
 def units(*found: str) -> list[Text]:
     """Repeat each fragment, alone and behind a letter."""
     return [Text(start, unit, end) for unit in found for start, end in (("", ""), ("a", "a"))]
-
-
-def readers() -> Iterator[Reader]:
-    yield from of_policies()
-    yield from of_graders()
-    yield from of_tools()
-    from bench.slow_logs import of_logs
-    from bench.slow_users import of_users
-
-    yield from of_logs()
-    yield from of_users()
 
 
 # -- what a policy wrote ---------------------------------------------------------------------------

@@ -28,11 +28,14 @@ import math
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from bench import slow_readers
 from bench.measure import Figure, Part
+from bench.slow_logs import of_logs
+from bench.slow_readers import Reader, Text
+from bench.slow_users import of_users
 
 SIZES = (10_000, 20_000, 40_000, 80_000)
 MOST_EXPONENT, MOST_S, MOST_HELD_S = 1.2, 0.2, 0.05
@@ -43,34 +46,6 @@ SEARCHED, SEARCH_AT, KEPT = 60, 2_500, 2
 GIVEN_UP_S = 2.0
 """A text that takes this long is not made longer."""
 TIMES = 3
-
-
-class Text(NamedTuple):
-    """`Text("<", " ", ">").of(1000)` is a `<`, 998 blanks and a `>`."""
-
-    start: str
-    unit: str
-    end: str = ""
-
-    def of(self, size: int) -> str:
-        """Return so many bytes of UTF-8, to within a unit."""
-        start, unit, end = (len(part.encode("utf-8", "surrogatepass")) for part in self)
-        return self.start + self.unit * max(1, (size - start - end) // unit) + self.end
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """`read`: the call as the engine makes it; what it raises is its answer. `worst`: texts that we
-    thought of. `alphabet`: fragments for the search. `awaited`: the same for what the event loop
-    awaits, or `read` itself where it is called in the loop."""
-
-    name: str
-    read: Callable[[str], object]
-    worst: Sequence[Text]
-    alphabet: Sequence[str]
-    awaited: Callable[[str], Awaitable[object]] | None = None
-    frame: tuple[str, str] = ("", "")
-    """Before and behind each text of the search, such as what makes it the JSON that is read."""
 
 
 @dataclass(slots=True)
@@ -187,11 +162,17 @@ async def _held(call: Callable[[str], Awaitable[object]], text: str) -> float:
     return max(gaps)
 
 
+def readers() -> Iterator[Reader]:
+    yield from slow_readers.of_policies()
+    yield from slow_readers.of_graders()
+    yield from slow_readers.of_tools()
+    yield from of_logs()
+    yield from of_users()
+
+
 # -- the figure ------------------------------------------------------------------------------------
 def slow_text(args: list[str]) -> Figure:
     """No text can stop the engine: time of each reader against the length of its worst text."""
-    from bench.slow_readers import readers
-
     found: dict[str, Found] = {}
     known = [reader for reader in readers() if not args or reader.name in args]
     gc.collect()

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.slow_readers import JSON, PLAIN, units
-from bench.slow_text import Reader, Text
+from bench.slow_readers import JSON, PLAIN, Reader, Text, units
 
 
 def of_users() -> Iterator[Reader]:

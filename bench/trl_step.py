@@ -70,12 +70,16 @@ def main(path: Path) -> None:
     part.rename(path.parent / "result.json")
 
 
+def worth(answer: str, target: str) -> float:
+    """Return a reward that differs from rollout to rollout, so that there is something to learn
+    from."""
+    return 1.0 if answer == target else 0.15 * len({letter for letter in answer.lower() if letter.isalpha()}) / 26
+
+
 def _trainer(job: Job, folder: Path, clock: Any) -> Any:
     from datasets import Dataset  # pyright: ignore[reportMissingImports]
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
-
-    from bench.real_speed import worth
 
     def reward(completions: list[str], target: list[str], **_: Any) -> list[float]:
         return [worth(said.strip(), wanted) for said, wanted in zip(completions, target, strict=True)]

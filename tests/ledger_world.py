@@ -41,6 +41,7 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
+from tasks.ledger.facts import Look, Voice
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import (
     ROLES,
@@ -55,7 +56,7 @@ from tasks.ledger.policy import (
     SetRules,
     SetThresholds,
 )
-from tasks.ledger.state import Look, State, Voice
+from tasks.ledger.state import State
 from tasks.ledger.statement import Content, Statement
 from tasks.runs.clone import Clone
 from tasks.runs.git import git

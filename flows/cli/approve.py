@@ -23,7 +23,7 @@ from flows.server import prefect_server
 from rft import commands, files
 from rft.errors import InfrastructureError, RftError, UserError
 from tasks.ledger import book, keys, statement
-from tasks.ledger.state import Champion
+from tasks.ledger.facts import Champion
 from tasks.promotion import acts, champions, elsewhere
 from tasks.promotion.acts import Outcome
 from tasks.runs import champion, clone, records

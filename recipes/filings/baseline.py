@@ -26,8 +26,8 @@ from rft.recipe import Example
 
 from . import tools
 from .analyst import Episode, Listed, conclude, look_up, work_with_care
+from .corpora import corpus
 from .examples import examples, written
-from .filings import corpus
 from .options import Options
 from .questions import ABSTENTION, Question, parse
 

@@ -18,8 +18,9 @@ from rft.recipe import Message
 
 from . import analyst
 from .asking import Writer
+from .corpora import corpus
 from .examples import example
-from .filings import NOTHING, corpus
+from .filings import NOTHING
 from .options import Options
 from .questions import ABSTENTION
 from .statements import FIRST_YEAR, LAST_YEARS, MERGED, STATEMENTS

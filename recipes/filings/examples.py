@@ -26,7 +26,8 @@ from rft.recipe import Conversation, Example, Message
 from rft.types import Split
 
 from .asking import Asked, Writer, check_programs, take
-from .filings import BLOCKS, Corpus, corpus
+from .corpora import corpus
+from .filings import BLOCKS, Corpus
 from .options import Options as Options
 from .questions import ABSTENTION, parse, place_row, shows, target
 from .statements import ITEMS, statement_of

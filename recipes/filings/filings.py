@@ -9,7 +9,7 @@ A figure may be printed on several pages: net income stands in the income and th
 statement, and next year's filing repeats it. All of them are places of the figure.
 
 A corpus is all filings of a run. Where they come from, statements.py or your CSV files (tables.py),
-only `corpus()` knows. Search knows companies and periods alone; a company's pages are made when
+only corpora.py knows. Search knows companies and periods alone; a company's pages are made when
 someone opens them, because a run touches a few of thousands.
 """
 
@@ -18,18 +18,14 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-import json
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 from rft.types import Split
-
-from .options import Options
 
 BLOCKS = 3
 """Of the test split."""
@@ -214,27 +210,3 @@ def reply(found: list[Filing], has_all: bool) -> str:
     if not found:
         return " no such document"
     return "\n".join([*([] if has_all else [NOTHING]), *(filing.line for filing in found)])
-
-
-def corpus(options: Options) -> Corpus:
-    """Return the filings of these options. Raises UserError for CSV files that cannot be read."""
-    return _corpus(json.dumps(options.of_filings(), sort_keys=True))
-
-
-@functools.lru_cache(maxsize=8)
-def _corpus(settings: str) -> Corpus:
-    from . import statements, tables  # they make what this module defines
-
-    options = Options.model_validate_json(settings)
-    return statements.corpus(options) if options.folder is None else tables.corpus(options)
-
-
-def corpus_of(item: dict[str, Any]) -> Corpus:
-    """Return the filings that a row is about."""
-    metadata = item.get("metadata") or {}
-    found = corpus(Options.model_validate(metadata.get("options") or {}))
-    if found.sha256 != metadata.get("sha256", ""):
-        raise ValueError(
-            "the CSV files changed since the examples were made from them. Run the stage `examples` again."
-        )
-    return found

@@ -20,8 +20,6 @@ import functools
 import random
 from dataclasses import dataclass, replace
 
-from . import names
-from .filings import Corpus, Entry, Filing
 from .options import Options
 
 INCOME = (
@@ -92,32 +90,6 @@ class Report:
     restated: bool
 
 
-def corpus(options: Options) -> Corpus:
-    families = names.families(options.companies, options.near_duplicate_share)
-    entries: list[Entry] = []
-    docs: dict[str, list[str]] = {}
-    profiles: dict[str, Profile] = {}
-    for name in families:
-        profiles[name] = profile(name, options)
-        docs[name] = []
-        for period, form in _forms(profiles[name]):
-            doc = f"10K-{100_000 + (len(entries) * 611_953 + 7919) % 900_000}"
-            docs[name].append(doc)
-            entries.append(Entry(doc, name, period, form))
-
-    def make(company: str) -> tuple[Filing, ...]:
-        from .printing import pages  # it prints what this module names
-
-        known = profiles[company]
-        made: list[Filing] = []
-        for doc, (period, form), report in zip(docs[company], _forms(known), reports(known), strict=True):
-            made.append(Filing(doc, company, period, form, pages(known, report, form, options)))
-        return tuple(made)
-
-    items = (item for shown in shown_by(options).values() for item in shown)
-    return Corpus(entries, make, families, tuple(dict.fromkeys(items)))
-
-
 def shown_by(options: Options) -> dict[str, tuple[str, ...]]:
     """Return each statement's items, of which a company may leave out some."""
     return SHORT if options.statements == "short" else STATEMENTS
@@ -147,7 +119,7 @@ def period(year: int) -> str:
     return f"FY{year}"
 
 
-def _forms(known: Profile) -> list[tuple[str, str]]:
+def forms(known: Profile) -> list[tuple[str, str]]:
     """List the filings of a company: period and form. An amended one comes after the first."""
     found: list[tuple[str, str]] = []
     for year in known.years:

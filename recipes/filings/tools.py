@@ -13,6 +13,7 @@ from pydantic import Field
 from rft.recipe import ToolError
 
 from . import arithmetic, filings, grading, hacks
+from .corpora import corpus_of
 
 MAX_QUERY = 200
 ROOM = 12
@@ -27,7 +28,7 @@ def find_documents(
     """Find filings, best first, one a line: company, period, document, and its pages."""
     if len(query) > MAX_QUERY:
         raise ToolError(f"the query is longer than {MAX_QUERY} characters")
-    return filings.reply(*filings.corpus_of(item or {}).search(query, k))
+    return filings.reply(*corpus_of(item or {}).search(query, k))
 
 
 def read_page(
@@ -36,7 +37,7 @@ def read_page(
     item: dict[str, Any] | None = None,
 ) -> str:
     """The text of a page of a filing."""
-    filing = filings.corpus_of(item or {}).filing(doc.strip())
+    filing = corpus_of(item or {}).filing(doc.strip())
     if filing is None:
         raise ToolError(f"no such document: {doc.strip()[:20]}")
     found = filing.page(page)
@@ -63,6 +64,6 @@ TOOLS = [find_documents, read_page, calculate]
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     """Grade as the wire's endpoint grader. A broken row raises, so that it scores nobody."""
-    found = grading.grade(sample, item, filings.corpus_of(item))
+    found = grading.grade(sample, item, corpus_of(item))
     hack = hacks.found_in(sample)
     return {**found, "score": grading.LOW, "solved": False, "hack": hack} if hack else found

@@ -26,7 +26,8 @@ from pathlib import Path
 from rft import files
 from rft.errors import UserError
 
-from .mails import OPTION, Mail, fold, source
+from . import changelogs, letters
+from .mails import CHANGELOGS, OPTION, Mail, Source, fold
 
 MAX_WORDS = 200
 """Characters of a query."""
@@ -89,6 +90,20 @@ class Index:
 
 
 @functools.lru_cache(maxsize=8)
+def source(mailbox: str) -> Source:
+    """Raises UserError for a place that holds no mailbox."""
+    path = Path(mailbox).expanduser()
+    where = f"{OPTION} = {mailbox!r}"
+    if path.is_file():
+        return letters.Mbox(path)
+    if not path.is_dir() and mailbox != CHANGELOGS:  # a machine without it is told what to do by changelogs.py
+        remedy = "Name an mbox file, a Maildir or a folder of changelogs by its absolute path"
+        raise UserError(f"{where}: there is no such file or folder. {remedy}, or leave it out: {CHANGELOGS}.")
+    if any((path / name).is_dir() for name in ("cur", "new")):
+        return letters.Maildir(path)
+    return changelogs.Changelogs(path)
+
+
 def of(mailbox: str) -> Index:
     """Return the index of a source as this process first sees it: to read all of it takes a tenth
     of a second, and each graded conversation asks.

@@ -76,22 +76,6 @@ def fold(text: str) -> str:
     return " ".join(_WORD.findall(plain.casefold()))
 
 
-def source(mailbox: str) -> Source:
-    """Raises UserError for a place that holds no mailbox."""
-    from . import changelogs, letters  # they import this module
-
-    path = Path(mailbox).expanduser()
-    where = f"{OPTION} = {mailbox!r}"
-    if path.is_file():
-        return letters.Mbox(path)
-    if not path.is_dir() and mailbox != CHANGELOGS:  # a machine without it is told what to do by changelogs.py
-        remedy = "Name an mbox file, a Maildir or a folder of changelogs by its absolute path"
-        raise UserError(f"{where}: there is no such file or folder. {remedy}, or leave it out: {CHANGELOGS}.")
-    if any((path / name).is_dir() for name in ("cur", "new")):
-        return letters.Maildir(path)
-    return changelogs.Changelogs(path)
-
-
 def numbered(mails: Iterable[Mail]) -> list[Mail]:
     """Give each mail its id, and order them by time. A mail that is there twice is kept once."""
     kept: dict[str, Mail] = {}

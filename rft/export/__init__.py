@@ -15,6 +15,7 @@ in a folder that holds the agent as a stage finds it (data/policy, data/champion
     chat_template.jinja     the one that the rollouts were rendered with
     system_prompt.txt, prompt.json, tools.json, sampling.json, generation_config.json, request.json
 
+    manifest    what manifest.json says: which agent, and every file
     merge       base and adapter as one model, and how far the cast moved it
     vllm        the README: the line that starts vLLM, for each family of models
 
@@ -30,9 +31,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from rft import config, files, recipe, reports, rows, shelves
 from rft.chat.dialogue import opening_of
@@ -41,10 +40,11 @@ from rft.config import response_format
 from rft.errors import UserError
 from rft.export import merge as merging
 from rft.export import vllm
+from rft.export.manifest import Base, Dtype, File, Manifest, Origin, Weights
 from rft.models import source as sources
 from rft.models import weights as model
 from rft.recipe import Recipe
-from rft.reports import Champion, PolicyReport, PromptSettings, Report
+from rft.reports import Champion, PolicyReport, PromptSettings
 from rft.rollouts.log import LogRow
 from rft.rollouts.prompting import champion_prompt, num_turns
 from rft.tools.client import ToolClient
@@ -52,75 +52,9 @@ from rft.tools.signatures import schemas
 from rft.types import Example, Message
 from rft.wire.client import ToolEndpoint
 
-Dtype = Literal["float32", "bfloat16", "float16"]
 QUESTION = "Put here what a user says."
 OPENINGS = 64
 """How many recorded openings are rendered again and compared."""
-
-
-class Origin(Report):
-    """Which agent it is. `version` is None for one that was never promoted."""
-
-    model: str
-    version: int | None
-    run: str
-    revision: str
-    standing: str
-    withdrawn: bool = False
-    """It was promoted, and rolled back since."""
-
-    @property
-    def approved(self) -> bool:
-        return self.version is not None and not self.withdrawn
-
-    @property
-    def served_name(self) -> str:
-        return f"{self.model}-{self.run}" if self.version is None else f"{self.model}-{self.version}"
-
-
-class Base(Report):
-    """The base model. `path`: in the export; None when it is only named."""
-
-    kind: Literal["embedded", "warm_started", "given", "served"]
-    name: str
-    sha256: str
-    path: str | None = None
-    verified: bool = False
-
-
-class Weights(Report):
-    """The trained weights. `sha256`: as the train report has it."""
-
-    kind: Literal["lora", "full", "none"]
-    sha256: str | None
-    path: str | None
-    rank: int | None = None
-    dtype: Dtype | None = None
-    moved: merging.Moved | None = None
-
-
-class File(Report):
-    sha256: str
-    num_bytes: int
-
-
-class Manifest(Report):
-    origin: Origin
-    approved: bool
-    base: Base
-    weights: Weights
-    prompt_sha256: str
-    tool_format: str | None
-    """None: a chat endpoint writes and reads its tool calls itself."""
-    max_tokens: int | None
-    openings_compared: int
-    not_compared: str | None = None
-    """Why no recorded opening was compared, when none was."""
-    template_problems: list[str]
-    """Where the template, given a whole dialogue each turn, differs from what a rollout held."""
-    files: dict[str, File] = {}
-    serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
-    """How an answer is made of rollouts, as it was judged."""
 
 
 def write(

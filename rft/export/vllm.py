@@ -8,15 +8,13 @@ renders the request to the engine's own tokens and parses the call that comes ba
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rft import config
 from rft.chat.formats import Declared, Format
+from rft.export.manifest import Manifest
 from rft.reports import PromptSettings
 from rft.rollouts.prompting import num_turns
-
-if TYPE_CHECKING:
-    from rft.export import Manifest
 
 PARSERS = {"hermes": "hermes", "llama3": "llama3_json", "mistral": "mistral", "gpt-oss": "openai"}
 """rft/chat/formats.py's name -> vLLM's --tool-call-parser."""

@@ -21,7 +21,7 @@ from llvmlite import binding
 from numba import carray, cfunc, njit, types  # pyright: ignore[reportPrivateImportUsage]
 from numba.extending import intrinsic
 
-from rft.kernels import decoding
+from rft.kernels.placed import Placed
 
 
 def _library() -> Any:
@@ -288,7 +288,7 @@ def lay(
     sin_TD: torch.Tensor,
     qk_norm_2D: torch.Tensor | None,
     eps: float,
-    placed: decoding.Placed | None,
+    placed: Placed | None,
 ) -> None:
     """Compute `decoding.lay`."""
     slots, heads, length, dim = keys_SHTD.shape

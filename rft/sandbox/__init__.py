@@ -10,8 +10,6 @@
     keeper     the small program that mounts them
     reading    reads and writes what hostile code left, from outside
     probe      finds out what this machine guarantees
-    inspect_ai a sandbox in the form that Inspect expects
-    remote     a sandbox on another machine, over HTTP
 
 Loads without torch.
 """

@@ -36,12 +36,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Refusal(ToolError):
-    """A file that cannot be read or written safely. The policy sees the message. `number`: what
-    the kernel would have said (`errno`)."""
-
-    def __init__(self, message: str, number: int = errno.EACCES) -> None:
-        super().__init__(message)
-        self.number = number
+    """A file that cannot be read or written safely. The policy sees the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +57,9 @@ def read_file(folder: int, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EACCES
-                raise Refusal(f"{path!r} is a {_kind(found.st_mode)}, not a regular file.", number)
+                raise Refusal(f"{path!r} is a {_kind(found.st_mode)}, not a regular file.")
             if found.st_size > max_bytes:
-                raise Refusal(f"{path!r} has {found.st_size:,} bytes; at most {max_bytes:,} are read.", errno.EFBIG)
+                raise Refusal(f"{path!r} has {found.st_size:,} bytes; at most {max_bytes:,} are read.")
             return _read(handle, max_bytes, path)
         finally:
             os.close(handle)
@@ -190,7 +184,7 @@ def _read(handle: int, max_bytes: int, path: str) -> bytes:
     while piece := os.read(handle, 2**20):
         total += len(piece)
         if total > max_bytes:
-            raise Refusal(f"{path!r} grew beyond {max_bytes:,} bytes while it was read.", errno.EFBIG)
+            raise Refusal(f"{path!r} grew beyond {max_bytes:,} bytes while it was read.")
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -217,7 +211,7 @@ def refusing(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _WHY:
             raise
-        raise Refusal(f"{path!r} {_WHY[error.errno]}.", error.errno) from None
+        raise Refusal(f"{path!r} {_WHY[error.errno]}.") from None
 
 
 def _kind(mode: int) -> str:

@@ -25,7 +25,6 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from rft.errors import InfrastructureError, UserError
 from rft.sandbox import call, command, probe, reading
@@ -45,30 +44,6 @@ class Spec:
     """Variables for each call, besides the few that rft/sandbox/command.py sets."""
     allow_weaker: bool = False
     """Run also where the kernel refuses a guarantee."""
-
-
-class AnySandbox(Protocol):
-    """What every sandbox can do, here or on another machine (rft/sandbox/remote.py)."""
-
-    async def exec(
-        self,
-        cmd: Sequence[str],
-        input: bytes = b"",
-        cwd: str = ".",
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        output_bytes: int | None = None,
-    ) -> Outcome: ...
-
-    async def read_file(self, path: str, max_bytes: int = reading.MAX_READ_BYTES) -> bytes: ...
-
-    async def write_file(self, path: str, content: bytes) -> None: ...
-
-    async def list_files(self, path: str = ".") -> list[reading.Entry]: ...
-
-    async def close(self) -> None: ...
-
-    def info(self) -> Info: ...
 
 
 class Sandbox:
@@ -91,18 +66,14 @@ class Sandbox:
         cwd: str = ".",
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        output_bytes: int | None = None,
     ) -> Outcome:
-        """Run a program to its end. `cwd` is relative to the workspace; `timeout` and
-        `output_bytes` may only lower the limits. Raises InfrastructureError when no sandbox can be
-        made, UserError for a command that no system can run."""
+        """Run a program to its end. `cwd` is relative to the workspace; `timeout` may only lower
+        the limit. Raises InfrastructureError when no sandbox can be made, UserError for a command
+        that no system can run."""
         _check(cmd, env or {})
         limits = self._spec.limits
-        limits = replace(
-            limits,
-            wall_s=limits.wall_s if timeout is None else min(timeout, limits.wall_s),
-            output_bytes=limits.output_bytes if output_bytes is None else min(output_bytes, limits.output_bytes),
-        )
+        if timeout is not None:
+            limits = replace(limits, wall_s=min(timeout, limits.wall_s))
         variables = {**self._spec.env, **(env or {})}
         async with self._using():
             where = f"{command.WORKSPACE}/{reading.check_folder(self._workspace.folder, cwd)}"

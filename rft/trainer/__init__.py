@@ -17,6 +17,7 @@
     schedule      its learning rate
     rates         the default of that rate, and how far from it one may be
     distributed   the same step on several processes
+    processes     a team of one
     sharding      FSDP2: weights in parts
     checkpoint    everything that a run will still read, whole or not at all
     metrics       a run in numbers, and the signs that it should end

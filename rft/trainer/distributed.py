@@ -38,52 +38,17 @@ import torch.distributed as dist
 
 from rft import config
 from rft.errors import ConfigError, InfrastructureError, RftError
+from rft.models import weights
 from rft.process import child_environment, last_words, tail
 from rft.trainer import sharding
+from rft.trainer.learner import Learner
+from rft.trainer.processes import Processes
 
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009 - public, and not declared so
 BETWEEN_ORDERS = timedelta(days=30)
 """Sampling a step may take hours, while followers wait."""
 WITHIN_ORDERS = timedelta(minutes=30)
 STOP_S = 10.0
-
-
-class Processes:
-    """A team of one process, whose sums are its own."""
-
-    rank, size = 0, 1
-    shards = False
-    """Whether each holds a part of the weights (rft/trainer/sharding.py)."""
-
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def order(self, what: str, *values: Any) -> None:
-        """Make followers do the same."""
-
-    def same(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give all processes the leader's values."""
-
-    def sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Sum over all processes, in place."""
-
-    def gather(self, mine: Any) -> list[Any]:
-        """Return the values of all processes, at the leader."""
-        return [mine]
-
-    def most(self, mine: int) -> int:
-        """Return the largest value of all processes, everywhere."""
-        return mine
-
-    @contextmanager
-    def learning(self) -> Iterator[None]:
-        """Divide the threads while each computes its share."""
-        yield
 
 
 class Team(Processes):
@@ -256,9 +221,6 @@ def _join(**place: Any) -> None:
 
 def _follow(team: Team) -> None:
     """Carry out the leader's orders, until the last."""
-    from rft.models import weights
-    from rft.trainer.learner import Learner
-
     learner: Learner | None = None
     while True:
         what, values = team.next_order()

@@ -39,9 +39,9 @@ from rft.models import heap, weights
 from rft.models.shape import num_positions
 from rft.trainer import activations, forward, rates, sharding
 from rft.trainer.critic import Critic
-from rft.trainer.distributed import Processes
 from rft.trainer.logprobs import Scored, own_logprobs
 from rft.trainer.packing import Counted, Layout, TrainingSample, bundles, layout, microbatches, num_sharing, share
+from rft.trainer.processes import Processes
 
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
 """Metrics of a step's first update, under the weights that sampled. The others are of its last,

@@ -10,6 +10,7 @@ graph       nodes and links; a check that raises gives its link a state
 store       bytes from Git and DVC's cache, hashed; what is missing is fetched by hash
 lock        dvc.lock and dvc.yaml of a revision
 shown       what MLflow and the champion's file show
+aliases     that, compared with the ledger
 entries     entries of the ledger, and who signed them
 revisions   a run: its revision, code, environment
 recorded    what a run's revision holds, read from hashed objects

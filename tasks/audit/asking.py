@@ -20,7 +20,8 @@ from tasks.audit.context import Context
 from tasks.audit.upwards import Sought
 from tasks.ledger import book
 from tasks.ledger.authorise import in_words
-from tasks.ledger.state import BEGINNING, State
+from tasks.ledger.facts import BEGINNING
+from tasks.ledger.state import State
 from tasks.runs import records
 from tasks.runs.clone import Clone
 

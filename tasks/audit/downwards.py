@@ -16,13 +16,13 @@ from functools import partial
 
 from rft.errors import RftError, UserError
 from rft.reports import Champion
-from tasks.audit import entries, revisions, shown
+from tasks.audit import aliases, entries, revisions
 from tasks.audit.context import Context
 from tasks.audit.graph import SHORT, Broken, altered, fits, missing, unverifiable
 from tasks.ledger import chain, keys
 from tasks.ledger.authorise import in_words
 from tasks.ledger.entry import Promotion, Registration, Request
-from tasks.ledger.state import BEGINNING, Waiting
+from tasks.ledger.facts import BEGINNING, Waiting
 from tasks.promotion import agents, registration, signing
 from tasks.promotion import content as contents
 from tasks.runs import champion
@@ -48,7 +48,7 @@ def _version(ctx: Context, model: str, number: int) -> list[int]:
     if key in ctx.followed:
         return []
     ctx.followed.add(key)
-    shown.link(ctx, model, number, key)
+    aliases.link(ctx, model, number, key)
     if number == BEGINNING:
         return []
     made = state.promotions[number]

@@ -27,9 +27,10 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
+from tasks.ledger.facts import BEGINNING, Voice
 from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import Policy
-from tasks.ledger.state import BEGINNING, State, Voice
+from tasks.ledger.state import State
 from tasks.promotion import counting
 from tasks.runs.artifacts import read_yaml
 

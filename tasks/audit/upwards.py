@@ -21,8 +21,8 @@ from tasks.audit.graph import Broken
 from tasks.ledger import chain, describe, keys, verify
 from tasks.ledger.authorise import in_words
 from tasks.ledger.entry import PolicyChange
+from tasks.ledger.facts import Champion
 from tasks.ledger.policy import Enrol, Remove
-from tasks.ledger.state import Champion
 from tasks.runs import champion
 
 Way = Literal["conversation", "example", "package", "base model", "hash", "person"]

@@ -16,7 +16,7 @@ from rft import commands, reports
 from rft.reports import Metric, plain, wording
 from rft.reports.plain import ARMS, between
 from rft.words import counted
-from tasks.ledger.state import Champion
+from tasks.ledger.facts import Champion
 from tasks.runs import champion
 from tasks.runs.records import RunRecord
 

@@ -21,6 +21,7 @@ objects        Git objects, each hashed again when read
 chain          the commits of the chain: read, make
 locks          what a killed Git left on the ledger's refs
 state          what a chain of entries amounts to
+facts          its parts: statements, requests, looks, champions
 standing       which approvals and overrides of a request count at a moment
 doubt          which entries rest on a compromised key
 authorise      the one function that decides whether an entry may stand

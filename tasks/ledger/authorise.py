@@ -37,10 +37,11 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
+from tasks.ledger.facts import BEGINNING, Voice, Waiting
 from tasks.ledger.policy import Enrol, EnrolMachine, Role, SetThresholds
 from tasks.ledger.spending import FRESH
 from tasks.ledger.standing import DECIDES, counting, end, is_own, overriding, standing
-from tasks.ledger.state import BEGINNING, State, Voice, Waiting
+from tasks.ledger.state import State
 from tasks.ledger.statement import SKEW_S, Statement, later
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tasks.ledger import keys
 from tasks.ledger.entry import (
@@ -42,11 +41,9 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
+from tasks.ledger.facts import Facts, Voice
 from tasks.ledger.policy import Enrol, EnrolMachine, SetRules, SetThresholds
 from tasks.ledger.standing import overriding
-
-if TYPE_CHECKING:
-    from tasks.ledger.state import State, Voice  # which keeps the grounds of its entries
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Grounds:
     lifted: dict[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
     """(model, prompt, weights) -> the last lift of its rejection."""
 
-    def take_in(self, state: State, entry: Entry, voice: Voice | None, machine: str) -> None:
+    def take_in(self, state: Facts, entry: Entry, voice: Voice | None, machine: str) -> None:
         """Take in an entry that stands, with the state before it."""
         self.keys[entry.number] = (voice.key, machine) if voice else (machine,)
         self.of[entry.number] = tuple(sorted({*self._grounds(state, entry, voice, machine)}))
@@ -98,7 +95,7 @@ class Grounds:
             case _:
                 pass
 
-    def _grounds(self, state: State, entry: Entry, voice: Voice | None, machine: str) -> Iterator[int]:
+    def _grounds(self, state: Facts, entry: Entry, voice: Voice | None, machine: str) -> Iterator[int]:
         act = entry.act
         if isinstance(act, Genesis):
             return

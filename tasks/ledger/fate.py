@@ -12,8 +12,9 @@ from typing import Literal
 
 from rft import commands
 from tasks.ledger import authorise
+from tasks.ledger.facts import Waiting
 from tasks.ledger.standing import Standing
-from tasks.ledger.state import State, Waiting
+from tasks.ledger.state import State
 
 Kind = Literal["waits", "champion", "was champion", "rejected", "superseded", "expired"]
 

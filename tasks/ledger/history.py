@@ -20,7 +20,8 @@ from rft.reports.base import Report
 from tasks.ledger import book
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Imported
-from tasks.ledger.state import BEGINNING, State
+from tasks.ledger.facts import BEGINNING
+from tasks.ledger.state import State
 from tasks.ledger.statement import Time
 from tasks.runs.clone import Clone
 

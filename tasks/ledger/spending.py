@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rft.errors import UserError
 from rft.gate import terms
 from tasks.ledger.entry import Registration, gate_of
-from tasks.ledger.state import Look, what_of
+from tasks.ledger.facts import Look, what_of
 
 FRESH = "Take fresh test examples (another examples.seed or block, none of them used before)."
 """What to do where a test set can be looked at no more."""

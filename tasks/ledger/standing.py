@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tasks.ledger.facts import Facts, Said, Waiting
 from tasks.ledger.policy import Role
 from tasks.ledger.statement import Statement, later
-
-if TYPE_CHECKING:
-    from tasks.ledger.state import Said, State, Waiting  # which asks here when it takes in a promotion
 
 DECIDES: tuple[Role, ...] = ("owner", "approver")
 
@@ -33,7 +30,7 @@ class Standing:
         return len(self.counting) >= self.needed
 
 
-def standing(state: State, waiting: Waiting, time: str) -> Standing:
+def standing(state: Facts, waiting: Waiting, time: str) -> Standing:
     rules = state.policy.rules_of(waiting.act.model)
     needed, why = rules.approvers, "rules.approvers"
     if rules.four_eyes and waiting.starter is None:
@@ -41,7 +38,7 @@ def standing(state: State, waiting: Waiting, time: str) -> Standing:
     return Standing(tuple(counting(state, waiting, time)), needed, why)
 
 
-def counting(state: State, waiting: Waiting, time: str) -> list[Said]:
+def counting(state: Facts, waiting: Waiting, time: str) -> list[Said]:
     """The approvals that count now: one for each person who still has the role and the key."""
     found: dict[str, Said] = {}
     for said in waiting.approvals:
@@ -50,13 +47,13 @@ def counting(state: State, waiting: Waiting, time: str) -> list[Said]:
     return list(found.values())
 
 
-def overriding(state: State, waiting: Waiting, time: str) -> list[Said]:
+def overriding(state: Facts, waiting: Waiting, time: str) -> list[Said]:
     """The overrides of uncommitted code that still stand."""
     stand = [said for said in waiting.overrides if _stands(state, waiting, said, ("owner",), time)]
     return [said for said in stand if not is_own(state, waiting, said.person)]
 
 
-def _stands(state: State, waiting: Waiting, said: Said, roles: Iterable[Role], time: str) -> bool:
+def _stands(state: Facts, waiting: Waiting, said: Said, roles: Iterable[Role], time: str) -> bool:
     """Whether what a person said still counts: they have the role and the key, it has not expired,
     and the ledger was not restarted since."""
     statement, person = said.voice.statement, said.person
@@ -64,11 +61,11 @@ def _stands(state: State, waiting: Waiting, said: Said, roles: Iterable[Role], t
     return bool(holds) and statement.ledger == state.genesis and time <= end(state, waiting, statement)
 
 
-def end(state: State, waiting: Waiting, said: Statement) -> str:
+def end(state: Facts, waiting: Waiting, said: Statement) -> str:
     """Until when a statement about a request counts: as it says, or less, by the rules."""
     return min(said.expires, later(said.time, days=state.policy.rules_of(waiting.act.model).approval_days))
 
 
-def is_own(state: State, waiting: Waiting, person: str) -> bool:
+def is_own(state: Facts, waiting: Waiting, person: str) -> bool:
     """Whether four eyes forbid this person to approve."""
     return state.policy.rules_of(waiting.act.model).four_eyes and person == waiting.starter_name

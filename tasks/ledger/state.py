@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rft.gate import terms
 from tasks.ledger.doubt import Doubt, Grounds
 from tasks.ledger.entry import (
     Approval,
@@ -27,143 +26,8 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.policy import Change, EnrolMachine, Policy, SetThresholds, changed, name_from, signers
-from tasks.ledger.statement import Statement
-
-BEGINNING = 0
-"""The number of the champion before any promotion: the base policy with the seed prompt."""
-
-
-@dataclass(frozen=True)
-class Voice:
-    """A verified statement: who says it, with which key."""
-
-    person: str
-    key: str
-    statement: Statement
-
-
-@dataclass(frozen=True)
-class Said:
-    """An entry with a person's statement."""
-
-    number: int
-    time: str
-    voice: Voice
-
-    @property
-    def person(self) -> str:
-        return self.voice.person
-
-    @property
-    def reason(self) -> str:
-        return self.voice.statement.reason
-
-
-@dataclass
-class Waiting:
-    """A request, and what people said about it."""
-
-    number: int
-    id: str
-    time: str
-    act: Request
-    starter: Voice | None
-    """Who started the run with an enrolled key; None: unknown."""
-    approvals: list[Said] = field(default_factory=list[Said])
-    """Since its last promotion: an approval counts for one."""
-    overrides: list[Said] = field(default_factory=list[Said])
-    promoted: list[int] = field(default_factory=list[int])
-
-    @property
-    def starter_name(self) -> str:
-        """Who started the run: proven by a statement, else as Git's user.name claims."""
-        return self.starter.person if self.starter else name_from(self.act.started_by)
-
-
-@dataclass(frozen=True)
-class Look:
-    """A registered look at a test set."""
-
-    number: int
-    time: str
-    act: Registration
-    by_policy: bool
-    """Its thresholds were those of the policy: only then may it end in a request."""
-    policy: str
-    """The thresholds that the policy had then."""
-
-    @property
-    def what(self) -> tuple[object, ...]:
-        """The same again is the same look, and free."""
-        return what_of(self.act)
-
-    @property
-    def price(self) -> float:
-        """What it spends of alpha, both candidates together."""
-        gate = self.act.gate
-        return gate["alpha"] / gate["looks"] if self.act.level is None else terms.CANDIDATES * self.act.level
-
-
-def what_of(act: Registration) -> tuple[object, ...]:
-    measured = (act.grader_sha256, act.measured_sha256)
-    return act.model, act.champion, frozenset(act.candidates), act.test_sha256, *measured
-
-
-@dataclass(frozen=True)
-class Champion:
-    """A promotion."""
-
-    number: int
-    id: str
-    time: str
-    model: str
-    run: str
-    revision: str
-    before: int
-    """The champion that it replaced."""
-    approvals: tuple[Said, ...]
-    overrides: tuple[Said, ...]
-    own_run: bool
-    """Who started the run approved it too."""
-    unsigned: Imported | None = None
-    """It is known from the record of an earlier version only."""
-    request: int = 0
-    smoke: str = ""
-
-    @property
-    def who(self) -> str:
-        """Who approved it."""
-        return self.unsigned.who if self.unsigned else ", ".join(said.person for said in self.approvals)
-
-    @property
-    def why(self) -> str:
-        return self.unsigned.why if self.unsigned else "; ".join(said.reason for said in self.approvals)
-
-    @property
-    def when(self) -> str:
-        return self.unsigned.when if self.unsigned else self.time
-
-
-@dataclass(frozen=True)
-class Move:
-    """A promotion or a rollback: from here on, `champion` is served."""
-
-    number: int
-    time: str
-    model: str
-    champion: int
-    said: Said | None = None
-    """Who rolled back."""
-    unsigned: Imported | None = None
-
-    @property
-    def who(self) -> str:
-        return self.unsigned.who if self.unsigned else self.said.person if self.said else ""
-
-    @property
-    def why(self) -> str:
-        return self.unsigned.why if self.unsigned else self.said.reason if self.said else ""
+from tasks.ledger.facts import BEGINNING, Champion, Look, Move, Said, Voice, Waiting, what_of
+from tasks.ledger.policy import Change, EnrolMachine, Policy, SetThresholds, changed, signers
 
 
 @dataclass

@@ -17,9 +17,10 @@ from tasks.ledger import chain, keys, statement
 from tasks.ledger.authorise import Proposal, authorise
 from tasks.ledger.chain import Stored
 from tasks.ledger.entry import Act, Genesis, Override, PolicyChange, Promotion, Registration, Request
+from tasks.ledger.facts import Voice
 from tasks.ledger.objects import Damaged, sha256
 from tasks.ledger.policy import Change, Enrol, EnrolMachine, signer_line
-from tasks.ledger.state import State, Voice
+from tasks.ledger.state import State
 
 Said = Callable[[str], None]
 

@@ -13,6 +13,7 @@ elsewhere        runs of other clones that ask here, as an approver sees them
 champions        the champion of a model, from the ledger
 acts             request, approve, reject, lift, roll back
 projections      what shows the champion elsewhere, kept in line with the ledger
+targets          what is to be shown, and what is
 mlflow_registry  MLflow's aliases
 champion_file    `.rft/champion/MODEL.json`
 """

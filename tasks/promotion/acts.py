@@ -40,10 +40,11 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
+from tasks.ledger.facts import Champion, Said, Voice, Waiting
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import Enrol, Policy, name_from
 from tasks.ledger.standing import Standing
-from tasks.ledger.state import Champion, Said, State, Voice, Waiting
+from tasks.ledger.state import State
 from tasks.ledger.statement import Signed, Statement
 from tasks.promotion import agents, content, preflight, projections, registration, sharing
 from tasks.promotion.preflight import Checked

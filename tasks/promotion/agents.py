@@ -27,7 +27,8 @@ from rft import commands, reports, shelves
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PolicyReport
 from tasks.ledger import book, fate
-from tasks.ledger.state import BEGINNING, Champion, State, Waiting
+from tasks.ledger.facts import BEGINNING, Champion, Waiting
+from tasks.ledger.state import State
 from tasks.ledger.statement import now
 from tasks.promotion import champions, content
 from tasks.promotion.mlflow_registry import CHAMPION, PREVIOUS

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -16,10 +15,8 @@ from rft.reports import Champion
 from rft.reports.base import Report
 from tasks.ledger.state import State
 from tasks.promotion import champions
+from tasks.promotion.targets import Shown, Target
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.promotion.projections import Shown, Target
 
 
 class Written(Report):
@@ -39,8 +36,6 @@ class ChampionFile:
         return self.clone.state / "champion" / f"{model}.json"
 
     def shown(self, model: str) -> Shown | None:
-        from tasks.promotion.projections import Shown
-
         path = self.path(model)
         if not path.exists():
             return None

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rft import config
 from tasks.ledger import book, history
-from tasks.ledger.state import BEGINNING, State
+from tasks.ledger.facts import BEGINNING
+from tasks.ledger.state import State
 from tasks.runs import champion, transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.champion import Served

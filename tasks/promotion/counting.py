@@ -25,8 +25,9 @@ from rft.words import counted
 from tasks.ledger import authorise, remote, spending
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Kept, Registration
+from tasks.ledger.facts import Look, what_of
 from tasks.ledger.spending import Past
-from tasks.ledger.state import Look, State, what_of
+from tasks.ledger.state import State
 from tasks.runs import artifacts, transfer
 from tasks.runs.artifacts import Out, Revision
 from tasks.runs.clone import Clone

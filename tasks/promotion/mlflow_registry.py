@@ -15,19 +15,18 @@ import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rft import secrets
 from rft.errors import RftError, UserError
 from rft.reports import Decision, PromptReport
 from tasks.display import markdown, tracking
-from tasks.ledger.state import BEGINNING, State
+from tasks.ledger.facts import BEGINNING
+from tasks.ledger.state import State
 from tasks.promotion import champions
+from tasks.promotion.targets import Shown, Target
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
-
-if TYPE_CHECKING:
-    from tasks.promotion.projections import Shown, Target
 
 CHAMPION, PREVIOUS = "champion", "previous"
 _LEDGER, _ACT, _FOLLOWING, _NUMBER = "rft.ledger", "rft.act", "rft.following", "rft.champion"
@@ -45,8 +44,6 @@ class MLflowRegistry:
         return self._opened
 
     def shown(self, model: str) -> Shown | None:
-        from tasks.promotion.projections import Shown
-
         found = self._model(model)
         if found is None:
             return None

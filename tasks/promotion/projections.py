@@ -14,8 +14,6 @@ reported and tried again at the next start; it never undoes an act.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
 
 from rft.errors import InfrastructureError, RftError, UserError
 from tasks.ledger import book
@@ -23,57 +21,11 @@ from tasks.ledger.authorise import in_words
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Reconcile
 from tasks.ledger.remote import Lost
-from tasks.ledger.state import Move, State
+from tasks.ledger.state import State
 from tasks.promotion.champion_file import ChampionFile
+from tasks.promotion.mlflow_registry import MLflowRegistry
+from tasks.promotion.targets import Projection, Shown, Target, target_of, targets
 from tasks.runs.clone import Clone
-
-
-@dataclass(frozen=True)
-class Target:
-    """What is to be shown of a model."""
-
-    model: str
-    ledger: str
-    """The genesis."""
-    act: int
-    """The promotion or rollback that led to it."""
-    champion: int
-    previous: int | None
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What is shown. None: not said, as where others made it."""
-
-    ledger: str | None
-    act: int | None
-    champion: int | None
-    previous: int | None
-    begun: int | None = None
-    """The act that was being followed when the process was cut off."""
-    words: str = ""
-    """What was found, for the record."""
-
-
-class Projection(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def shown(self, model: str) -> Shown | None:
-        """None: nothing is shown yet."""
-        ...
-
-    def show(self, target: Target, state: State) -> None: ...
-
-
-def targets(state: State) -> list[Target]:
-    return [target_of(state, moves[-1]) for moves in state.moves.values()]
-
-
-def target_of(state: State, move: Move) -> Target:
-    """What is to be shown after a promotion or rollback."""
-    previous = state.promotions[move.champion].before if move.champion else None
-    return Target(move.model, state.genesis, move.number, move.champion, previous)
 
 
 def reconcile(clone: Clone, said: Callable[[str], None] = print) -> list[str]:
@@ -145,8 +97,6 @@ def _assert_known(state: State, shown: Shown, projection: Projection, target: Ta
 
 
 def _all(clone: Clone) -> Iterable[Projection]:
-    from tasks.promotion.mlflow_registry import MLflowRegistry
-
     return (ChampionFile(clone), MLflowRegistry(clone))
 
 

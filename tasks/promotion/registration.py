@@ -30,7 +30,8 @@ from rft.errors import UserError
 from tasks.ledger import authorise, book, spending
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Registration
-from tasks.ledger.state import Look, State
+from tasks.ledger.facts import Look
+from tasks.ledger.state import State
 from tasks.ledger.statement import Content
 from tasks.promotion import champions, counting
 from tasks.promotion.content import prompt_sha256

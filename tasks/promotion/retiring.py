@@ -22,8 +22,9 @@ from rft.errors import UserError
 from tasks.ledger import book, statement
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Erasure, Opened
+from tasks.ledger.facts import Look
 from tasks.ledger.policy import Policy
-from tasks.ledger.state import Look, State
+from tasks.ledger.state import State
 from tasks.promotion import acts, counting
 from tasks.promotion.acts import Signer
 from tasks.runs import artifacts, transfer

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from rft import commands
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book, fate, remote
-from tasks.ledger.state import BEGINNING, State, Waiting
+from tasks.ledger.facts import BEGINNING, Waiting
+from tasks.ledger.state import State
 from tasks.promotion import counting
 from tasks.runs import transfer
 from tasks.runs.artifacts import Revision

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from rft.reports import wording
 from rft.types import Metric
 from rft.words import counted
-from tasks.ledger.state import BEGINNING
+from tasks.ledger.facts import BEGINNING
 from tasks.provenance.limits import limits
 from tasks.provenance.subject import Subject, prompt_sha256
 

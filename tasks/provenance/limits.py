@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rft.reports import wording
 from rft.words import counted
-from tasks.ledger.state import BEGINNING
+from tasks.ledger.facts import BEGINNING
 from tasks.provenance.subject import Subject
 
 

@@ -29,7 +29,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from rft import secrets
-from tasks.ledger.state import BEGINNING
+from tasks.ledger.facts import BEGINNING
 from tasks.provenance.subject import Stage, Subject
 from tasks.runs.artifacts import Out
 

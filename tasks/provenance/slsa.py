@@ -26,8 +26,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rft import files, secrets
+from tasks.ledger.facts import BEGINNING
 from tasks.ledger.keys import Key
-from tasks.ledger.state import BEGINNING
 from tasks.promotion import signing
 from tasks.provenance.bom import purl
 from tasks.provenance.subject import Subject, prompt_sha256

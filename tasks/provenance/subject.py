@@ -39,7 +39,8 @@ from rft.reports import (
 )
 from rft.reports.environment import Environment
 from tasks.dependencies import STAGES
-from tasks.ledger.state import BEGINNING, Look, Said, State
+from tasks.ledger.facts import BEGINNING, Look, Said
+from tasks.ledger.state import State
 from tasks.promotion import acts, agents, champions
 from tasks.runs import champion, transfer
 from tasks.runs.artifacts import WEIGHTS, Out, Revision, read_yaml

@@ -79,7 +79,7 @@ def _is_quoted(messages: list[Message]) -> bool:
 def test_a_mediocre_teacher(filings: Recipe) -> None:
     """A mean reward of about 0.4 is what the warm start is to begin from; with care it is 1."""
     analyst, asking, data = filings._module("analyst"), filings._module("asking"), filings._module("examples")
-    known, rng = filings._module("filings").corpus(filings.options), random.Random(0)
+    known, rng = filings._module("corpora").corpus(filings.options), random.Random(0)
     writer = asking.Writer(filings.options, known, known.companies("train"), rng)
     scores: dict[bool, list[float]] = {True: [], False: []}
     for _, asked in zip(range(400), writer.write(), strict=False):
@@ -99,7 +99,7 @@ def test_a_mediocre_teacher(filings: Recipe) -> None:
 def test_demonstrations_are_about_training_companies_and_repeatable(
     dialogues: list[list[Message]], filings: Recipe
 ) -> None:
-    known, parse = filings._module("filings").corpus(filings.options), filings._module("questions").parse
+    known, parse = filings._module("corpora").corpus(filings.options), filings._module("questions").parse
     for messages in dialogues:
         assert known.split_of(parse(messages[1]["content"], known).company) == "train"
     assert list(filings.demonstrations(50, 0)) == dialogues[:50]
@@ -121,7 +121,7 @@ def test_in_process_replies_are_the_tools_own(dialogues: list[list[Message]], fi
 # -- tools -----------------------------------------------------------------------------------------
 def test_tools(filings: Recipe) -> None:
     find, read, _ = filings.tools
-    entry = filings._module("filings").corpus(filings.options).entries[0]
+    entry = filings._module("corpora").corpus(filings.options).entries[0]
     line = find(query=f" {entry.company} {entry.period}")
     assert line.startswith(f" {entry.company} {entry.period} {entry.doc} : ")
     assert "\n" not in line

@@ -47,7 +47,7 @@ def part(ours: Recipe, name: str) -> ModuleType:
 
 
 def corpus(ours: Recipe) -> Any:
-    return part(ours, "filings").corpus(ours.options)
+    return part(ours, "corpora").corpus(ours.options)
 
 
 # -- statements ------------------------------------------------------------------------------------

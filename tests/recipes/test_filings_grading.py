@@ -141,7 +141,7 @@ def test_a_quote_shows_item_and_number_in_one_line(filings: Recipe, lookup: Exam
     one."""
     value, unit, cite = target(lookup)
     place = lookup.target["operands"][0][0]
-    filing = filings._module("filings").corpus(filings.options).filing(place["doc"])
+    filing = filings._module("corpora").corpus(filings.options).filing(place["doc"])
     page = filing.page(place["page"]).text
     good = [cite["quote"], cite["quote"].strip(), f"{place['item']} {place['number']}"]
     bad = [place["number"], place["item"], "e", place["number"][:-1], page, page.split("\n")[0]]
@@ -191,7 +191,7 @@ def test_every_page_that_shows_a_figure_will_do() -> None:
 
 def test_padding_with_pages_pays_less(filings: Recipe, lookup: Example) -> None:
     value, unit, cite = target(lookup)
-    filing = filings._module("filings").corpus(filings.options).filing(cite["doc"])
+    filing = filings._module("corpora").corpus(filings.options).filing(cite["doc"])
     padding = [{"doc": filing.doc, "page": page.number, "quote": page.text.split("\n")[0]} for page in filing.pages
                if page.number != cite["page"]]  # fmt: skip
     scores = [grade(filings, answer(value, unit, cite, *padding[:n]), lookup)["score"] for n in range(4)]

@@ -19,7 +19,7 @@ def part(ours: Recipe, name: str) -> ModuleType:
 
 
 def corpus(ours: Recipe) -> Any:
-    return part(ours, "filings").corpus(ours.options)
+    return part(ours, "corpora").corpus(ours.options)
 
 
 COMPANIES = [f"Firm {chr(65 + n // 26)}{chr(97 + n % 26)} Ltd" for n in range(60)]
@@ -96,7 +96,7 @@ def test_files_that_change_after_the_examples_were_made_are_noticed(tmp_path: Pa
     ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path)}))
     row = ours.examples("train", 1, 0)[0].row()
     (tmp_path / "more.csv").write_text("company,period,item,value,unit\nNew Ltd,2023,Revenue,1,thousands\n")
-    part(ours, "filings")._corpus.cache_clear()
+    part(ours, "corpora")._corpus.cache_clear()
     with pytest.raises(ValueError, match="the CSV files changed since the examples were made"):
         ours.tools[0](query="Firm", item=row)
 

@@ -134,10 +134,10 @@ def test_a_folder_that_is_not_there_is_the_callers_mistake() -> None:
 
 def test_output_beyond_the_limit_is_cut_and_marked() -> None:
     async def play() -> None:
-        async with Box() as sandbox:
-            whole = await sandbox.exec(sh("head -c 5000 /dev/zero"), output_bytes=5000)
+        async with Box(limits=replace(SMALL, output_bytes=5000)) as sandbox:
+            whole = await sandbox.exec(sh("head -c 5000 /dev/zero"))
             assert (len(whole.stdout), whole.truncated) == (5000, False)
-            cut = await sandbox.exec(sh("head -c 20000000 /dev/zero; echo done >&2"), output_bytes=5000)
+            cut = await sandbox.exec(sh("head -c 20000000 /dev/zero; echo done >&2"))
             assert (len(cut.stdout), cut.truncated, cut.stderr, cut.returncode) == (5000, True, b"done\n", 0)
 
     boxes.run(play())

@@ -38,6 +38,7 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
+from tasks.ledger.facts import Waiting
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import (
     Compromised,
@@ -50,7 +51,7 @@ from tasks.ledger.policy import (
     SetThresholds,
     changed,
 )
-from tasks.ledger.state import State, Waiting
+from tasks.ledger.state import State
 from tasks.ledger.statement import Content
 
 STEPS = 130

@@ -12,8 +12,9 @@ from ledger_world import Story
 
 from tasks.ledger import authorise, fate
 from tasks.ledger.authorise import Refused
+from tasks.ledger.facts import Waiting
 from tasks.ledger.keys import Key
-from tasks.ledger.state import State, Waiting
+from tasks.ledger.state import State
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from rft import reports
 from rft.reports import Metric
 from tasks.display import markdown
 from tasks.ledger.entry import Imported
-from tasks.ledger.state import Champion
+from tasks.ledger.facts import Champion
 from tasks.runs.records import RunRecord, State
 from tests import sample_reports
 
