@@ -709,16 +709,6 @@ function judge_rollback(    model, now, to) {
     if (to in asked) { not_rejected(asked[to]); rests_on_lift(asked[to]) }
     champion[model] = to
 }
-function judge_imported(    model) {
-    unsigned()
-    model = text("entry/act/model")
-    need(number == 2 || was_imported, "unsigned history is taken in right after the genesis, and never later")
-    need(seconds(text("entry/act/when")) <= seconds(text("entry/time")), "it says that it was later than the entry")
-    known(F["entry/act/to"], model); known(F["entry/act/before"], model)
-    if (text("entry/act/action") == "promote") {
-        promoted[number] = model; replaced[number] = F["entry/act/before"]; champion[model] = number
-    } else if (text("entry/act/action") == "rollback") champion[model] = F["entry/act/to"]
-}
 function judge_genesis() {
     unsigned()
     if (number == 1) {
@@ -804,13 +794,11 @@ function judge(    n, what) {
         lifted[rejections[n]] = number
     } else if (kind == "promotion") judge_promotion()
     else if (kind == "rollback") judge_rollback()
-    else if (kind == "imported") judge_imported()
     else if (kind == "reconcile") unsigned()
     else fail("no such kind of entry: " shown(kind))
     need(F["carries"] == carried(), "its commit does not carry the revision of the run that it is about, or another")
     if (kind == "genesis" || kind == "policy" || kind == "registration") compare_policy()
 
-    was_imported = kind == "imported"
     if ("statement" in F) statements[F["statement"]] = number
     machine_at[number] = F["machine_key"]; person_at[number] = F["person_key"]
     last_number = number; last = F["id"]; last_time = text("entry/time")

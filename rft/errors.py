@@ -18,6 +18,7 @@ from collections.abc import Iterable
 LONGEST_NAME = 200
 TYPING_ERROR, RESEMBLANCE = 0.8, 0.7  # as difflib measures; `case` resembles `answer` by 0.6
 SHORTEST_PART = 3
+LAST_WITH_OLD = "agent-rft at commit af656ea, of November 2026"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -47,6 +48,11 @@ class UserError(RftError):
     """A file, key or value that the user can fix. The message ends with the remedy."""
 
     exit_code = 2
+
+
+def removed(what: str) -> UserError:
+    """Return the error for something in a format that no version reads any more."""
+    return UserError(f"{what} has a format from before the first release. The last that reads it is {LAST_WITH_OLD}.")
 
 
 class ConfigError(UserError):

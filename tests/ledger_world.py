@@ -28,7 +28,6 @@ from tasks.ledger.entry import (
     Entry,
     Erasure,
     Genesis,
-    Imported,
     Kept,
     Lift,
     Opened,
@@ -261,7 +260,6 @@ class Story:
             name = rng.choice(PEOPLE)
             return self.change(Enrol(name=name, roles=["owner"], key=self.keys[name].public), name, self._machine())
         kinds = {self._people: 3, self._look: 5, self._request: 5, self._reconcile: 1}
-        kinds |= {self._imported: 1 if self.state.had_owner else 30}
         kinds |= {self._open: 1} if self._looks(RETIRED[0]) else {}
         kinds |= {self._erase: 1} if self._looks(RETIRED[1]) else {}
         kinds |= {self._thresholds: 1 if self.state.had_owner else 3}
@@ -461,15 +459,6 @@ class Story:
 
     def _reconcile(self) -> bool:
         act = Reconcile(model=self.rng.choice(MODELS), projection="alias", found="7", set="8")
-        return self.propose(act, self._machine())
-
-    def _imported(self) -> bool:
-        champion = self.state.champion(model := self.rng.choice(MODELS))
-        action = self.rng.choice(("promote", "reject", "rollback"))
-        when = BEGAN if self.rng.random() < 0.5 else statement.later(self.time, seconds=1)
-        act = Imported(
-            model=model, action=action, when=when, who="Ada", why="old", run="r", revision=None, before=champion
-        )
         return self.propose(act, self._machine())
 
     def _restart(self) -> bool:

@@ -4,7 +4,6 @@ were given, on the agent that was meant (N1)."""
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 import shutil
@@ -22,7 +21,9 @@ from flows import cli, settings
 from flows.cli import doctor
 from rft import commands
 from rft.errors import UserError
-from tasks.ledger import book, history
+from tasks.ledger import book
+from tasks.ledger.facts import Move
+from tasks.ledger.state import State
 from tasks.promotion import acts
 from tasks.runs import records
 
@@ -135,17 +136,10 @@ def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     here = ladder_clone.make(tmp_path / "a").clone
     with pytest.raises(UserError, match="nothing was promoted yet"):
         acts.only_model(book.read(here).state)
-    line = {"id": "1", "action": "promote", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "w"}
-    line |= {"run": "r", "revision": "f"}
-    rows = [line | {"model": "parcels"}, line | {"model": "coder"}]
-    here.state.mkdir(exist_ok=True)
-    here.ledger.write_text(json.dumps(rows[0]) + "\n")
-    history.take_in(here)
-    assert acts.only_model(book.read(here).state) == "parcels"
-    here.ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    history.take_in(here)
+    moves = {model: [Move(9, "2026-03-02T00:00:00Z", model, 9)] for model in ("parcels", "coder")}
+    assert acts.only_model(State(moves={"parcels": moves["parcels"]})) == "parcels"
     with pytest.raises(UserError, match=r"several models were promoted: coder, parcels\. Name one: --model NAME"):
-        acts.only_model(book.read(here).state)
+        acts.only_model(State(moves=moves))
     with pytest.raises(UserError, match="of model 'parcel' nothing was ever promoted"):
         acts.rollback(here, "parcel", people.signer("Ada"), "why")
 

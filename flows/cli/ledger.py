@@ -7,7 +7,6 @@
   rft ledger clocks --days 30 --reason TEXT      as an owner: go on though two clocks disagree
   rft ledger erase ENTRY --reason TEXT           erase the list of examples of a registration
   rft ledger share                               upload what waits, once a remote is named
-  rft ledger import                              take in the unsigned record of earlier versions
   rft ledger restart --reason TEXT               begin again, when every owner's key is lost
 
 docs/ledger.md says what each signature proves. docs/verify-ledger.sh verifies without this program.
@@ -27,10 +26,9 @@ from rich.text import Text
 
 from flows.cli.options import add_person, signer
 from flows.screen import say, warn
-from rft import commands
 from rft.errors import UserError
 from rft.words import counted
-from tasks.ledger import book, describe, fate, history, restart, statement
+from tasks.ledger import book, describe, fate, restart, statement
 from tasks.ledger.book import Ledger
 from tasks.ledger.chain import Stored
 from tasks.ledger.doubt import Doubt
@@ -45,7 +43,7 @@ from tasks.runs.clone import Clone
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per entry")
     parser.add_argument("--verify", action="store_true", help="verify every signature again")
-    verbs = parser.add_subparsers(metavar="rules|clocks|erase|share|import|restart", dest="what")
+    verbs = parser.add_subparsers(metavar="rules|clocks|erase|share|restart", dest="what")
     rules = verbs.add_parser("rules", help="change what a promotion needs")
     rules.add_argument(
         "settings", metavar="KEY=VALUE", nargs="+", help="approvers, four_eyes, request_days, approval_days"
@@ -61,7 +59,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     erase.add_argument("entry", metavar="ENTRY", type=int, help="the number of the registration")
     add_person(erase)
     verbs.add_parser("share", help="upload the ledger, and the bytes of what waits and of what is served")
-    verbs.add_parser("import", help="take in .rft/ledger.jsonl as unsigned history, before anything else")
     restart = verbs.add_parser("restart", help="begin again with a new genesis that names the old one")
     restart.add_argument("--accept", action="store_true", help="take over a restart that another clone made")
     restart.add_argument("--reason", metavar="TEXT", help="why; the ledger keeps it")
@@ -76,7 +73,6 @@ def run(options: argparse.Namespace) -> int:
         "clocks": _clocks,
         "erase": _erase,
         "share": _share,
-        "import": _import,
         "restart": _restart,
     }
     return verbs[options.what](here, options)
@@ -207,18 +203,6 @@ def _erase(here: Clone, options: argparse.Namespace) -> int:
 def _share(here: Clone, options: argparse.Namespace) -> int:
     runs = sharing.share(here, say)
     say(f"Shared: the ledger, and the bytes of {counted(len(runs), 'run')} that wait or were promoted.")
-    return 0
-
-
-def _import(here: Clone, options: argparse.Namespace) -> int:
-    number = history.take_in(here, say)
-    say(f"Taken in as unsigned history: {number} acts of {here.ledger}.")
-    if rejected := history.rejections(here):
-        again = commands.command("reject", "RUN", *commands.WHY)
-        warn(
-            f"{len(rejected)} rejections of that record are history and forbid nothing, because nobody signed them: "
-            f"{', '.join(rejected)}. To make one hold, say it again: {again}"
-        )
     return 0
 
 

@@ -22,9 +22,10 @@ from rft.windows import invented
 
 from . import analyst
 from .asking import Asked, Writer, take
+from .corpora import corpus
 from .demonstrations import instructions
 from .examples import answer, example
-from .filings import Corpus, corpus
+from .filings import Corpus
 from .options import Options
 from .questions import ABSTENTION, OPENINGS
 from .statements import CASH_FLOW

@@ -22,8 +22,8 @@ from rft.recipe import Conversation, Example, Message
 from rft.types import Split
 
 from . import index, judge, own, questions
-from .index import Index
-from .mails import CHANGELOGS, fold, source
+from .index import Index, source
+from .mails import CHANGELOGS, fold
 from .questions import FORMS, KINDS, Kind, Question, Style
 
 

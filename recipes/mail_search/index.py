@@ -89,7 +89,6 @@ class Index:
         ]
 
 
-@functools.lru_cache(maxsize=8)
 def source(mailbox: str) -> Source:
     """Raises UserError for a place that holds no mailbox."""
     path = Path(mailbox).expanduser()
@@ -104,6 +103,7 @@ def source(mailbox: str) -> Source:
     return changelogs.Changelogs(path)
 
 
+@functools.lru_cache(maxsize=8)
 def of(mailbox: str) -> Index:
     """Return the index of a source as this process first sees it: to read all of it takes a tenth
     of a second, and each graded conversation asks.

@@ -28,7 +28,7 @@ def link(ctx: Context, model: str, number: int, version: str) -> None:
     if model in ctx.state.moves and number == served:
         shown = ctx.graph.add("alias", f"file/{model}", f"champion file, {model}.json")
         ctx.graph.link(shown, "shows", version, lambda: _file(ctx, model, number))
-    if number != BEGINNING and ctx.state.promotions[number].unsigned is None:
+    if number != BEGINNING:
         shown = ctx.graph.add("alias", f"mlflow/{model}/{number}", f"MLflow registry, version of {in_words(number)}")
         ctx.graph.link(shown, "describes", version, lambda: _version(ctx, model, number))
 

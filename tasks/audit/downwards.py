@@ -52,11 +52,7 @@ def _version(ctx: Context, model: str, number: int) -> list[int]:
     if number == BEGINNING:
         return []
     made = state.promotions[number]
-    entry = entries.link(ctx, key, "was made by", number)
-    if made.unsigned is not None:
-        at = ctx.at(made.revision)
-        revisions.link(ctx, entry, "is about", made.run, at.commit, None)
-        return []
+    entries.link(ctx, key, "was made by", number)
     waiting = state.requests[made.request]
     run = request(ctx, waiting)
     return _weights(ctx, key, number, waiting, run)
@@ -173,8 +169,7 @@ def _same_champion(ctx: Context, act: Request, at: Revision) -> str:
     if act.champion == BEGINNING:
         return "champion.json of the revision names the beginning"
     asked = ctx.state.requested(act.champion)
-    if asked is None:
-        raise unverifiable("the ledger knows that champion from an unsigned record only")
+    assert asked is not None
     fits(found.weights_sha256, asked.content.weights_sha256, "its weights in champion.json")
     assert found.prompt is not None
     fits(contents.prompt_sha256(found.prompt, found.serve), asked.content.prompt_sha256, "its prompt in champion.json")

@@ -210,8 +210,6 @@ def _unfollowed(ctx: Context, key: str, made: Champion, broken: Broken) -> None:
 def _made_by(ctx: Context, made: Champion) -> str:
     if doubt := ctx.doubts.get(made.number):
         raise Broken("doubtful", f"entry {made.number} {doubt}")
-    if made.unsigned is not None:
-        raise Broken("not verifiable", "the ledger knows it from an unsigned record of an earlier version only")
     ctx.store.verify(made.revision)
     return f"entry {made.number} names the run, whose revision {made.revision[:12]} was hashed again"
 

@@ -148,7 +148,6 @@ def _state(clone: Clone) -> Iterator[Source]:
     yield from _files(root, "records", sorted(clone.runs.glob("*.json")))
     yield from _files(root, "champion", sorted((clone.state / "champion").glob("*.json")))
     yield from _files(root, "pages", sorted((clone.state / "reports").rglob("*")))
-    yield from _files(root, "history", [clone.ledger])
     every = sorted((root / "mlruns").rglob("*"))
     own = {root / "mlruns" / name for name in ("README.md", "mlflow.db", "mlflow.db-wal", "mlflow.db-shm")}
     yield from _files(root, "MLflow", [path for path in every if path not in own])

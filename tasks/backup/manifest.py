@@ -19,8 +19,7 @@ A back-up that `rft backup` made. manifest.json says what it consists of and is 
 it, the back-up is unfinished, and the same command goes on. `rft restore` verifies it and lays it
 out as a clone. The file in bundles/ can be read without agent-rft: git clone FILE
 """
-Kind = Literal["cache", "records", "champion", "pages", "MLflow", "Prefect", "history", "edits", "inputs"]
-"""history: the unsigned record of earlier versions."""
+Kind = Literal["cache", "records", "champion", "pages", "MLflow", "Prefect", "edits", "inputs"]
 
 
 def _inside(path: str) -> str:

@@ -166,10 +166,9 @@ def _number(number: Metric | float) -> str:
 # -- a promotion -----------------------------------------------------------------------------------
 def of_promotion(made: Champion, decision: reports.Decision | None, served: str) -> str:
     """The registered version that stands for it. `served`: what is served, in words."""
-    blame = " It is known from the record of an earlier version only, which nobody signed." if made.unsigned else ""
     gate = f"- the gate said {decision.decision}: {_clipped(decision.reason)}" if decision else ""
     lines = [
-        f"**Champion {made.number} of {made.model}**, promoted {made.when} by {made.who}: {_clipped(made.why)}.{blame}",
+        f"**Champion {made.number} of {made.model}**, promoted {made.time} by {made.who}: {_clipped(made.why)}.",
         "",
         gate,
         f"- it replaced {champion.in_words(made.before)}",

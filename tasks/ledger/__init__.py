@@ -35,5 +35,4 @@ anchors        what tells from outside the chain that it is whole
 book           all of it together: open the ledger, append to it
 checks         what `rft doctor` looks at
 restart        go on when the last owner's key is lost
-history        take in the record that earlier versions kept
 """

@@ -25,7 +25,6 @@ from tasks.ledger.entry import (
     Approval,
     Erasure,
     Genesis,
-    Imported,
     Lift,
     Opened,
     Override,
@@ -94,13 +93,6 @@ def authorise(state: State, proposal: Proposal) -> None:
             _promotion(state, proposal, act)
         case Rollback():
             _rollback(state, proposal, act)
-        case Imported():
-            _unsigned(voice)
-            only = set(range(2, state.number + 1)) <= state.imported
-            _need(only, "unsigned history is taken in right after the genesis, and never later")
-            _need(act.when <= proposal.time, f"it says that it was on {act.when}, and it is only {proposal.time}")
-            _known(state, act.to, act.model)
-            _known(state, act.before, act.model)
         case Reconcile():
             _unsigned(voice)
 

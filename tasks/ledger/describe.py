@@ -10,7 +10,6 @@ from tasks.ledger.entry import (
     Approval,
     Erasure,
     Genesis,
-    Imported,
     Lift,
     Opened,
     Override,
@@ -77,9 +76,6 @@ def words(each: Stored) -> str:
             return f"{act.model}: ROLLBACK to {_champion(act.to)}, away from {_champion(act.before)}"
         case Reconcile() as act:
             return f"{act.model}: {act.projection} showed {act.found}, set to {act.set}"
-        case Imported() as act:
-            what = f"{act.action} of {act.run or 'the beginning'} by {act.who} on {act.when}"
-            return f"{act.model}: UNSIGNED {what}: {act.why}"
 
 
 def _change(change: Change) -> str:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from rft import files
-from rft.errors import UserError
+from rft.errors import UserError, removed
 from rft.reports.base import Report
 from tasks.ledger.policy import Change, Name, PublicKey, Settings
 from tasks.ledger.statement import Content, Sha256, Time
@@ -196,26 +196,6 @@ class Reconcile(Report):
     set: str
 
 
-class Imported(Report):
-    """One line of the unsigned record that earlier versions kept."""
-
-    kind: Literal["imported"] = "imported"
-    model: str
-    action: Literal["promote", "reject", "rollback"]
-    when: Time
-    """As the record says, and no later than the entry."""
-    who: str
-    why: str
-    run: str | None
-    revision: str | None
-    decision_sha256: str | None = None
-    before: int = 0
-    """The champion before it, by its entry."""
-    to: int = 0
-    """The champion that a rollback returned to, by its entry."""
-    overrides: list[str] = []
-
-
 Act = Annotated[
     Genesis
     | PolicyChange
@@ -229,8 +209,7 @@ Act = Annotated[
     | Override
     | Promotion
     | Rollback
-    | Reconcile
-    | Imported,
+    | Reconcile,
     Field(discriminator="kind"),
 ]
 
@@ -268,6 +247,8 @@ def parse(content: bytes, where: str) -> Entry:
         made = Entry.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
+        if first.get("ctx", {}).get("tag") == "imported":
+            raise removed(f"{where}: an entry of kind 'imported'") from None
         key = ".".join(map(str, first["loc"]))
         what = f"{where}: {key}: {first['msg']}"
         raise UserError(f"{what}. It is no entry of the ledger, or a later version's: read it with that one.") from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rft.gate import terms
-from tasks.ledger.entry import Imported, Registration, Request
+from tasks.ledger.entry import Registration, Request
 from tasks.ledger.policy import Policy, name_from
 from tasks.ledger.statement import Statement
 
@@ -109,23 +109,17 @@ class Champion:
     overrides: tuple[Said, ...]
     own_run: bool
     """Who started the run approved it too."""
-    unsigned: Imported | None = None
-    """It is known from the record of an earlier version only."""
-    request: int = 0
-    smoke: str = ""
+    request: int
+    smoke: str
 
     @property
     def who(self) -> str:
         """Who approved it."""
-        return self.unsigned.who if self.unsigned else ", ".join(said.person for said in self.approvals)
+        return ", ".join(said.person for said in self.approvals)
 
     @property
     def why(self) -> str:
-        return self.unsigned.why if self.unsigned else "; ".join(said.reason for said in self.approvals)
-
-    @property
-    def when(self) -> str:
-        return self.unsigned.when if self.unsigned else self.time
+        return "; ".join(said.reason for said in self.approvals)
 
 
 @dataclass(frozen=True)
@@ -138,15 +132,14 @@ class Move:
     champion: int
     said: Said | None = None
     """Who rolled back."""
-    unsigned: Imported | None = None
 
     @property
     def who(self) -> str:
-        return self.unsigned.who if self.unsigned else self.said.person if self.said else ""
+        return self.said.person if self.said else ""
 
     @property
     def why(self) -> str:
-        return self.unsigned.why if self.unsigned else self.said.reason if self.said else ""
+        return self.said.reason if self.said else ""
 
 
 class Facts(Protocol):

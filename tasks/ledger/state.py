@@ -14,7 +14,6 @@ from tasks.ledger.entry import (
     Entry,
     Erasure,
     Genesis,
-    Imported,
     Kept,
     Lift,
     Opened,
@@ -69,7 +68,6 @@ class State:
     grounds: Grounds = field(default_factory=Grounds)
     """What each entry rests on."""
     had_owner: bool = False
-    imported: set[int] = field(default_factory=set[int])
 
     # -- what it says --------------------------------------------------------------------------
     def champion(self, model: str) -> int:
@@ -113,10 +111,9 @@ class State:
         return after if is_rollback else None
 
     def requested(self, champion: int) -> Request | None:
-        """What was asked for when it was promoted. None: the beginning, or unsigned history, of
-        whose prompt and weights the ledger knows nothing."""
+        """What was asked for when it was promoted. None: the beginning."""
         made = self.promotions.get(champion)
-        return self.requests[made.request].act if made is not None and made.request else None
+        return self.requests[made.request].act if made is not None else None
 
     def doubtful(self) -> dict[int, Doubt]:
         """Entry -> why it is doubtful (see doubt.py)."""
@@ -166,8 +163,6 @@ class State:
                 self._promote(entry, act)
             case Rollback() as act:
                 self._move(Move(entry.number, entry.time, act.model, act.to, said))
-            case Imported() as act:
-                self._import(entry, act)
             case _:
                 pass
 
@@ -211,26 +206,6 @@ class State:
 
     def _move(self, move: Move) -> None:
         self.moves.setdefault(move.model, []).append(move)
-
-    def _import(self, entry: Entry, act: Imported) -> None:
-        self.imported.add(entry.number)
-        if act.action == "promote":
-            self.promotions[entry.number] = Champion(
-                entry.number,
-                entry.id,
-                entry.time,
-                act.model,
-                act.run or "",
-                act.revision or "",
-                act.before,
-                (),
-                (),
-                own_run=False,
-                unsigned=act,
-            )
-            self._move(Move(entry.number, act.when, act.model, entry.number, unsigned=act))
-        elif act.action == "rollback":
-            self._move(Move(entry.number, act.when, act.model, act.to, unsigned=act))
 
 
 def _terms(act: Registration) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from rft.errors import RftError, UserError, did_you_mean
 from rft.reports import Decision
 from rft.reports.base import Report
 from tasks.display import tracking
-from tasks.ledger import authorise, book, history, keys, remote, statement, verify
+from tasks.ledger import authorise, book, keys, remote, statement, verify
 from tasks.ledger.authorise import Proposal
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import (
@@ -114,7 +114,6 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
     def act(ledger: Ledger) -> Waiting:
         if (known := ledger.state.request(record.name)) is not None:
             return known
-        history.refuse_forgotten(clone, ledger.state)
         ledger.begin()
         rules = ledger.state.policy.rules_of(at.model)
         made = Request(

@@ -154,8 +154,7 @@ def _of_promotion(clone: Clone, state: State, made: Champion) -> Agent:
     at = Revision(clone, made.revision)
     transfer.fetch(clone, at)
     served = champions.at(clone, state, made.number)
-    if made.unsigned is None:
-        assert_same(at, state.requests[made.request])
+    assert_same(at, state.requests[made.request])
     back = state.withdrawn(made.number)
     if back is None:
         is_now = state.champion(made.model) == made.number
@@ -282,5 +281,4 @@ def _arm(at: Revision) -> str:
 def approval(made: Champion) -> str:
     """Who approved a champion, when and why."""
     overridden = ", overriding: uncommitted code" if made.overrides else ""
-    unsigned = " (unsigned, from an earlier version's record)" if made.unsigned else ""
-    return f"approved by {made.who} on {made.when}{overridden}{unsigned}: {made.why}"
+    return f"approved by {made.who} on {made.time}{overridden}: {made.why}"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rft import config
-from tasks.ledger import book, history
+from rft.errors import removed
+from tasks.ledger import book
 from tasks.ledger.facts import BEGINNING
 from tasks.ledger.state import State
 from tasks.runs import champion, transfer
@@ -39,7 +40,8 @@ def of_params(clone: Clone, params: config.Params, said: Callable[[str], None] =
     remote that does not answer does not stop a run: its challenger is judged against what this
     clone knows, and cannot be promoted if that was not the champion."""
     state = book.latest(clone, said).state
-    history.refuse_forgotten(clone, state)
+    if state.number == 0 and (record := clone.state / "ledger.jsonl").exists():
+        raise removed(f"{record}, a record of approvals,")
     return served(clone, state, model_name(params))
 
 

@@ -107,7 +107,6 @@ def _identity(subject: Subject) -> Iterator[tuple[str, str | None]]:
     yield "prompt", subject.prompt.name if subject.prompt else None
     for said in subject.approvals:
         yield "approved", f"{said.person} on {said.time} (entry {said.entry}): {said.reason}"
-    yield "approved-unsigned", subject.unsigned
 
 
 def _card(subject: Subject) -> dict[str, Any]:

@@ -144,9 +144,7 @@ def _approved(subject: Subject) -> Iterator[str]:
         yield f"{said.person} on {said.time}, entry {said.entry}: {said.reason}"
     for said in subject.overrides:
         yield f"{said.person} on {said.time}, entry {said.entry}, for uncommitted code: {said.reason}"
-    if subject.unsigned:
-        yield f"Not signed: {subject.unsigned}"
-    elif subject.number == BEGINNING:
+    if subject.number == BEGINNING:
         yield "Nobody had to: it was served before the first promotion."
     if subject.started_by:
         yield f"Its run was started by {subject.started_by}."

@@ -18,8 +18,6 @@ def limits(subject: Subject) -> list[str]:
 def _approved(subject: Subject) -> Iterator[str]:
     if subject.number == BEGINNING:
         yield "Nobody approved it: it is what was served before the first promotion."
-    elif subject.unsigned:
-        yield "Its approval is known from the unsigned record of an earlier version only: nobody can verify it."
     if subject.doubt:
         yield f"Its promotion is doubtful: entry {subject.number} of the ledger {subject.doubt}."
     if subject.withdrawn:

@@ -121,8 +121,6 @@ class Subject:
     """Why the promotion is doubtful; empty: it is not."""
     withdrawn: str
     """Who rolled it back, when and why; empty: nobody."""
-    unsigned: str
-    """Of a promotion that only the record of an earlier version knows: who it says approved it."""
     run: str
     revision: str
     code: str
@@ -208,7 +206,7 @@ def gather(clone: Clone, state: State, model: str, number: int) -> Subject:
         model=model,
         number=number,
         id=made.id if made is not None else hashlib.sha256(f"{at.commit} {model}".encode()).hexdigest(),
-        time=made.when if made is not None else str(record.get("started", "")),
+        time=made.time if made is not None else str(record.get("started", "")),
         ledger=state.genesis,
         entries=entries,
         ids={entry: state.ids[entry] for entry in sorted(named) if entry in state.ids},
@@ -218,7 +216,6 @@ def gather(clone: Clone, state: State, model: str, number: int) -> Subject:
         overrides=overrides,
         doubt=str(state.doubtful().get(number, "")) if made is not None else "",
         withdrawn=f"{back.who} on {back.time}: {back.why}" if back else "",
-        unsigned=f"{made.who} on {made.when}: {made.why}" if made is not None and made.unsigned else "",
         run=run,
         revision=at.commit,
         code=str(record.get("commit") or git(clone.root, "rev-parse", f"{at.commit}^")),
@@ -262,8 +259,6 @@ def _found(clone: Clone, state: State, model: str, number: int) -> tuple[Revisio
     if made is None or made.model != model:
         known = ", ".join(str(one.number) for one in state.promotions.values() if one.model == model) or "none"
         raise UserError(f"{model} has no champion {number}. Promotions of it in the ledger: {known}.")
-    if not made.revision:
-        raise UserError(f"entry {number} of the ledger, an unsigned one, names no revision: nothing to export.")
     served = champions.at(clone, state, number)  # and fetches the bytes
     return Revision(clone, made.revision), made.run, served
 

@@ -9,7 +9,6 @@
     .rft/openlineage/ lineage events that their receiver has not taken yet, a file per run
     .rft/mlflow/      what MLflow was not told yet, a file per run
     .rft/champion/    what is served, one file per model
-    .rft/ledger.jsonl the unsigned record of earlier versions: `rft ledger import`
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
 
 `enter` also sets the environment of this process and all its children: no telemetry, all tools'
@@ -64,10 +63,6 @@ class Clone:
     @property
     def worktrees(self) -> Path:
         return self.state / "worktrees"
-
-    @property
-    def ledger(self) -> Path:
-        return self.state / "ledger.jsonl"
 
     def page(self, run: str) -> Path:
         return self.state / "reports" / f"{run}.html"

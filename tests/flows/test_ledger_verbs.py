@@ -130,7 +130,6 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
         (("people", "remove", "nobody", "--reason", "x"), "nobody is not enrolled"),
         (("ledger", "rules", "approvers", "--reason", "x"), "write KEY=VALUE, with one of approvers"),
         (("ledger", "rules", "approvers=0", "--reason", "x"), "approvers: Input should be greater than or equal to 1"),
-        (("ledger", "import"), "there is no record of an earlier version"),
         (("ledger", "restart"), "--reason TEXT is missing"),
         (("champion", "tiny", "--params", "params.yaml"), "MODEL names the model, and so do --params and --set"),
     ],

@@ -122,8 +122,8 @@ def test_too_few_changelogs_say_what_to_do(tmp_path: Path, index: ModuleType) ->
 
 def test_a_machine_without_changelogs_is_told_what_to_do(ours: Recipe, tmp_path: Path, changelogs: ModuleType) -> None:
     """Also one without the folder: the default is a folder of changelogs, even if it is missing."""
-    mails = ours._module("mails")
-    assert mails.source(mails.CHANGELOGS) == changelogs.Changelogs(Path(mails.CHANGELOGS))
+    mails, index = ours._module("mails"), ours._module("index")
+    assert index.source(mails.CHANGELOGS) == changelogs.Changelogs(Path(mails.CHANGELOGS))
     nothing = changelogs.Changelogs(tmp_path / "usr" / "share" / "doc")
     with pytest.raises(UserError, match=r"0 folders with a changelog\.Debian\.gz.*path-exclude.*copy /usr/share/doc"):
         nothing.fingerprint()

@@ -20,11 +20,11 @@ from tasks import audit
 from tasks.audit import Question
 from tasks.audit.upwards import Sought
 from tasks.display import tracking
-from tasks.ledger import book, history
+from tasks.ledger import book
 from tasks.ledger.policy import Compromised, Enrol
 from tasks.promotion import acts
-from tasks.runs import artifacts, records, transfer
 from tasks.runs import git as gits
+from tasks.runs import records, transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
@@ -380,41 +380,6 @@ def test_tools_that_run_elsewhere_are_not_verifiable(clone: Clone) -> None:
     assert len(called) == 4
     assert {each.state for each in called} == {"not verifiable"}
     assert "2026-11" in called[0].why
-
-
-# -- an earlier version's --------------------------------------------------------------------------
-STORED = Path(__file__).parents[1] / "golden/stored-0.1.0"
-
-
-@pytest.mark.slow
-def test_what_version_0_1_0_left_is_audited_and_its_unsigned_record_is_not_green(clone: Clone) -> None:
-    """Its reports, its record of the run, and its line in the ledger of that time."""
-    name = "2026-04-06-brave-otter"
-    told = json.loads((STORED / f"runs/{name}.json").read_text())
-    text = (at(clone).file("dvc.lock") or b"").decode()
-    for path, out in at(clone).outs.items():
-        if (STORED / path).is_file():
-            kept = artifacts.keep(clone, (STORED / path).read_bytes())
-            text = text.replace(f"md5: {out.md5}\n", f"md5: {kept.md5}\n")
-    commit = rewrite(clone, {"dvc.lock": text.encode(), "data/environment.json": None})
-    record = json.dumps(told | {"commit": clone.git("rev-parse", f"{commit}^")}, indent=1)
-    tree, parent = clone.git("rev-parse", f"{commit}^{{tree}}"), f"{commit}^"
-    commit = gits.git(clone.root, "commit-tree", tree, "-p", parent, given=f"run {name}: promote\n\n{record}".encode())
-    forget_ledger(clone)
-    for file in clone.runs.glob("*.json"):
-        file.unlink()
-    for ref in clone.git("for-each-ref", "--format=%(refname)", "refs/exps").split():
-        clone.git("update-ref", "-d", ref)
-    line = json.loads((STORED / "ledger.jsonl").read_text().splitlines()[0]) | {"revision": commit, "model": "tiny"}
-    clone.ledger.write_text(json.dumps(line) + "\n")
-    history.take_in(clone, lambda _: None)
-    found = ask(clone)
-    assert found.question == "what tiny, champion 2, rests on"
-    assert link(found, "was made by").state == "not verifiable"
-    assert "unsigned record" in link(found, "was made by").why
-    assert link(found, "was recorded as").state == "verified"
-    assert link(found, "ran with").state == "not verifiable"
-    assert not any("is not a whole" in each.why for each in found.links), "its reports are read"
 
 
 @pytest.mark.slow

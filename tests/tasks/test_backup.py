@@ -61,7 +61,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Clone:
             history.execute("CREATE TABLE flow_run (name TEXT)")
             history.execute("INSERT INTO flow_run VALUES ('brave-otter')")
         history.close()
-        clone.ledger.write_text('{"act": "approve"}\n')
         (root / "notes.txt").write_text("untracked\n")
         (root / "constraints.txt").write_text("edited\n")
         (root / "data/README.md").unlink()
@@ -131,7 +130,7 @@ def test_restored_elsewhere_it_is_the_same(
     )
     assert cached(there) == cached(template), "every byte is some revision's"
     assert records.load_all(there) == records.load_all(template)
-    for name in (".rft/champion/tiny.json", ".rft/ledger.jsonl", "infra/ledger.yaml", "data/inbox/window.jsonl"):
+    for name in (".rft/champion/tiny.json", "infra/ledger.yaml", "data/inbox/window.jsonl"):
         assert (there.root / name).read_bytes() == (template.root / name).read_bytes()
     ours, theirs = book.read(template, anew=True), book.read(there, anew=True)
     assert [each.entry.content for each in ours.stored] == [each.entry.content for each in theirs.stored]
@@ -318,7 +317,7 @@ def test_the_second_backup_copies_what_is_new_alone(here: Clone, copied: Path, t
     assert again.num_removed == 0
     # one more commit, one page gone, one file gone whose bytes nothing else has
     here.page(only(here).name).unlink()
-    here.ledger.unlink()
+    (here.state / "champion/tiny.json").unlink()
     (here.root / "params.yaml").write_text((here.root / "params.yaml").read_text() + "\n# a comment\n")
     here.git("commit", "--quiet", "--message", "settings", "params.yaml")
     more = backup.save(here, copied, silent)

@@ -10,8 +10,8 @@ import pytest
 from rft import reports
 from rft.reports import Metric
 from tasks.display import markdown
-from tasks.ledger.entry import Imported
-from tasks.ledger.facts import Champion
+from tasks.ledger.facts import Champion, Said, Voice
+from tasks.ledger.statement import Statement
 from tasks.runs.records import RunRecord, State
 from tests import sample_reports
 
@@ -125,16 +125,16 @@ def test_a_stage_is_a_table_of_its_numbers() -> None:
 
 
 def test_a_promotion_says_who_why_and_how_to_audit_it() -> None:
-    made = Champion(9, "e" * 40, "2026-11-22T23:40:00Z", "tiny", "r-1", "f" * 40, 0, (), (), False)
-    old = Imported.model_construct(who="ada", why="half the\ncalls", when="2026-04-06", act="promotion")
+    signed = Statement.model_construct(reason="half the\ncalls")
+    said = Said(8, "2026-11-22T23:39:00Z", Voice("ada", "SHA256:k", signed))
+    made = Champion(9, "e" * 40, "2026-11-22T23:40:00Z", "tiny", "r-1", "f" * 40, 0, (said,), (), False, 7, "")
     text = markdown.of_promotion(
-        Champion(**{**vars(made), "unsigned": old}),
+        made,
         reports.Decision(decision="promote", reason="better.", candidate="challenger", checks=[], hashes={}),
         "weights `data/train/weights`",
     )
     assert text == (
-        "**Champion 9 of tiny**, promoted 2026-04-06 by ada: half the calls. It is known from the record of an earlier "
-        "version only, which nobody signed.\n\n"
+        "**Champion 9 of tiny**, promoted 2026-11-22T23:40:00Z by ada: half the calls.\n\n"
         "- the gate said promote: better\n- it replaced the beginning\n- served: weights `data/train/weights`\n"
         f"- run `r-1`, revision `{'f' * 40}`\n- ledger: entry 9, `{'e' * 40}`\n- to audit it: `rft audit tiny@9`"
     )

@@ -19,7 +19,7 @@ from rft.errors import InfrastructureError, UserError
 from tasks import ladder
 from tasks.display import tracking
 from tasks.display.tracking import Tracker
-from tasks.ledger import book, chain, history, keys, memory, statement
+from tasks.ledger import book, chain, keys, memory, statement
 from tasks.ledger.authorise import Refused
 from tasks.ledger.clocks import WrongClock
 from tasks.ledger.entry import Reconcile
@@ -555,60 +555,11 @@ def without_ledger(clone: Clone) -> None:
     memory.path(clone).unlink()
 
 
-@pytest.mark.slow
-def test_what_an_earlier_version_kept_is_taken_in_and_never_forgotten(here: Clone) -> None:
-    record = only(here)
+def test_a_record_from_before_the_first_release_is_never_forgotten(here: Clone) -> None:
     without_ledger(here)
-    act = {"id": "1", "action": "promote", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "then", "model": "tiny"}
-    row = act | {"run": record.name, "revision": record.revision, "before": "1", "after": "2"}
-    here.ledger.write_text(json.dumps(row) + "\n" + '{"id": "cut')
-    with pytest.raises(UserError, match="Take them in first: rft ledger import"):
+    (here.state / "ledger.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match=r"ledger\.jsonl, a record of approvals, has a format from before .* af656ea"):
         champions.of_params(here, params(here))
-    with pytest.raises(UserError, match="Take them in first"):
-        people.approve(here, record.name)
-    assert history.take_in(here) == 1
-    assert champions.of_params(here, params(here)).champion.run == record.name
-    assert "unsigned, from an earlier version's record" in agents.find(here, "champion").standing
-    assert acts.rollback(here, "tiny", people.signer("Ada"), "complaints").to is None
-    here.ledger.write_text((json.dumps(row) + "\n") * 2)
-    with pytest.raises(Refused, match="never later"):
-        history.take_in(here)
-    here.ledger.write_text("{}\n")
-    with pytest.raises(UserError, match=r"ledger\.jsonl:1: not an entry"):
-        history.take_in(here)
-
-
-@pytest.mark.parametrize(
-    ("when", "words"),
-    [
-        ("soon", r"ledger\.jsonl:2: not an entry of the record: when = 'soon': String should match"),
-        ("2026-02-30T00:00:00Z", "when = '2026-02-30T00:00:00Z': Value error, "),
-        ("2999-01-01T00:00:00Z", r"ledger\.jsonl:2: when = '2999-01-01T00:00:00Z' is in the future"),
-    ],
-)
-def test_history_with_a_wrong_time_is_not_taken_in(tmp_path: Path, when: str, words: str) -> None:
-    clone = Clone(tmp_path)
-    clone.git("init", "-q", "-b", "main")
-    clone.state.mkdir()
-    act = {"id": "1", "action": "reject", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "no", "model": "tiny"}
-    rows = [act | {"run": "one", "revision": None}, act | {"run": "two", "revision": None, "when": when}]
-    clone.ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserError, match=words):
-        history.take_in(clone)
-    assert book.read(clone).state.number == 0, "nothing is half done"
-
-
-@pytest.mark.slow
-def test_an_imported_no_is_history_and_can_be_said_again(here: Clone, climb) -> None:
-    record = only(here)
-    without_ledger(here)
-    act = {"id": "1", "action": "reject", "when": "2026-03-02T00:00:00Z", "who": "Ada", "why": "no", "model": "tiny"}
-    row = act | {"run": record.name, "revision": record.revision}
-    here.ledger.write_text(json.dumps(row) + "\n")
-    assert (history.take_in(here), history.rejections(here)) == (1, [record.name])
-    assert not book.read(here).state.rejected
-    acts.reject(here, climb().name, people.signer("Ada"), "still no")
-    assert len(book.read(here).state.rejected) == 1
 
 
 @pytest.mark.slow

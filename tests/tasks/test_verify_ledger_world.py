@@ -22,7 +22,7 @@ import pytest
 from rft.errors import UserError
 from tasks.ledger import chain, keys, objects, verify
 from tasks.ledger.authorise import Proposal
-from tasks.ledger.entry import Entry, Genesis, Imported, PolicyChange, Promotion, Registration
+from tasks.ledger.entry import Entry, Genesis, PolicyChange, Promotion, Registration
 from tasks.ledger.keys import Key
 from tasks.ledger.state import State
 from tests import ledger_world
@@ -154,17 +154,3 @@ def test_the_judge_lets_stand_what_stands_and_nothing_else(seed: int, cast: dict
     assert doubts(said) == doubts_of(story.state)
     for why, line in refused.items():
         assert line.startswith("WRONG: entry "), (why, line)
-
-
-def test_the_judge_refuses_unsigned_history_of_the_future(cast: dict[str, Key], judge: Path) -> None:
-    story, stands, refused = Story(Random(0), cast), list[str](), list[str]()
-    story.watch = lambda *entry: stands.append(facts(*entry))
-    story.denied = lambda state, made: refused.append(facts(state, made, entry_of(state, made, story)))
-    story.begin()
-    old = Imported(model="tiny", action="reject", when=story.time, who="Ada", why="", run="r", revision=None)
-    assert not story.propose(old.model_copy(update={"when": "2026-01-01T00:00:01Z"}))
-    assert story.propose(old)
-    assert judged(judge, stands).splitlines()[-1].startswith("OK: 2 entries")
-    assert "it says that it was later than the entry" in judged(judge, [stands[0], *refused])
-    wrong = refused[0].replace("2026-01-01T00:00:01Z", "2025-02-29T00:00:00Z")
-    assert "no time: 2025-02-29T00:00:00Z" in judged(judge, [stands[0], wrong])
