@@ -149,7 +149,7 @@ dvc: setup
 	@$(BIN)/python -m tasks.dependencies --write
 
 docs: setup
-	@$(BIN)/python -m rft.config.reference --write
+	@$(BIN)/python -m rft.config.pages --write
 
 clean:
 	@rm -rf .venv .pytest_cache .ruff_cache build *.egg-info .rft/bench

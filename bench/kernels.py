@@ -1,7 +1,7 @@
 """The figures of the GPU kernels: time and memory of the policy-gradient loss from the hidden
 states on, forward and backward.
 
-Four ways to the same numbers: ours (rft.kernels.linear_policy_loss), the plain reference beside it,
+Four ways to the same numbers: ours (rft.kernels.linear_logprobs), the plain reference beside it,
 torch.compile of that reference, and liger-kernel's LigerFusedLinearGRPOLoss (0.8.5), which streams
 over chunks of the vocabulary, with all rollouts in one of its own chunks (its fastest) and no KL.
 Same inputs in bfloat16: rollouts of 1024 tokens, Dr. GRPO's normalizer, so that Liger's loss is
@@ -43,6 +43,7 @@ SHAPES = [
 QUICK = [(4096, 1024, 32_000), (8192, 2560, 151_936)]
 VOCABULARIES = (32_000, 64_000, 128_256, 151_936)
 LENGTH = 1024
+CLIP = 0.2
 LIGER = "0.8.5"
 REPEATS, WARM_UP = 15, 3
 RIVALS = ("plain", "compiled", "liger")
@@ -60,18 +61,6 @@ class Batch:
     ids_N: Any
     old_N: Any
     advantage_B: Any
-
-    @property
-    def policy(self) -> tuple[Any, ...]:
-        import torch
-
-        return (
-            self.old_N,
-            self.advantage_B.repeat_interleave(LENGTH),
-            torch.full_like(self.old_N, 1 / len(self.old_N)),
-            0.2,
-            0.2,
-        )
 
 
 def kernel_time(args: list[str]) -> Figure:
@@ -162,29 +151,38 @@ FIGURES = {"kernel_time": kernel_time, "kernel_memory": kernel_memory}
 
 
 # -- four ways -------------------------------------------------------------------------------------
-def _ours(batch: Batch) -> Any:
-    from rft.kernels import linear_policy_loss
+def _loss(logprobs: Callable[..., Any], batch: Batch) -> Any:
+    """Compute the clipped loss of Dr. GRPO from log-probabilities, of one number a token."""
+    import torch
 
-    return linear_policy_loss(batch.hidden_ND, batch.weight_VD, batch.ids_N, *batch.policy)[0]
+    now_N, _ = logprobs(batch.hidden_ND, batch.weight_VD, batch.ids_N)
+    ratio_N, advantage_N = torch.exp(now_N - batch.old_N), batch.advantage_B.repeat_interleave(LENGTH)
+    return -torch.minimum(ratio_N * advantage_N, ratio_N.clamp(1 - CLIP, 1 + CLIP) * advantage_N).mean()
+
+
+def _ours(batch: Batch) -> Any:
+    from rft import kernels
+
+    return _loss(kernels.linear_logprobs, batch)
 
 
 def _plain(batch: Batch) -> Any:
-    from rft.kernels.reference import linear_policy_loss
+    from rft.kernels import reference
 
-    return linear_policy_loss(batch.hidden_ND, batch.weight_VD, batch.ids_N, *batch.policy)[0]
+    return _loss(reference.linear_logprobs, batch)
 
 
 @cache
 def _compiler() -> Any:
     import torch
 
-    from rft.kernels.reference import linear_policy_loss
+    from rft.kernels import reference
 
-    return torch.compile(linear_policy_loss, dynamic=False)
+    return torch.compile(reference.linear_logprobs, dynamic=False)
 
 
 def _compiled(batch: Batch) -> Any:
-    return _compiler()(batch.hidden_ND, batch.weight_VD, batch.ids_N, *batch.policy)[0]
+    return _loss(_compiler(), batch)
 
 
 def _liger(batch: Batch) -> Any:

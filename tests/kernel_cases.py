@@ -14,7 +14,6 @@ EXACT, ROUNDED = 2e-5, 1e-2
 and once at the end. The reference is always computed in float32, from the same numbers:
 log-probabilities then agree to float32's digits, whatever the inputs' type.
 """
-LOW, HIGH = 0.2, 0.28
 
 
 class Case:
@@ -24,8 +23,6 @@ class Case:
         self.weight_VD = (2 * torch.randn(V, D) / D**0.5).to(dtype)
         self.ids_N = torch.randint(V, (N,))
         self.slope_N = torch.randn(N)
-        now_N, _ = reference.linear_logprobs(self.hidden_ND.float(), self.weight_VD.float(), self.ids_N, 0.7)
-        self.policy = (now_N + 0.4 * torch.randn(N), torch.randn(N), torch.rand(N))
 
     def leaves(self, path: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = torch.float32 if path is reference else self.hidden_ND.dtype
@@ -38,14 +35,6 @@ class Case:
         logprobs_N, entropy_N = path.linear_logprobs(hidden_ND, weight_VD, self.ids_N, 0.7)
         (logprobs_N * self.slope_N).sum().backward()
         return [logprobs_N, entropy_N, hidden_ND.grad, weight_VD.grad]
-
-    def learned(self, path: Any) -> list[Any]:
-        hidden_ND, weight_VD = self.leaves(path)
-        loss, logprobs_N, entropy_N = path.linear_policy_loss(
-            hidden_ND, weight_VD, self.ids_N, *self.policy, LOW, HIGH, 0.7
-        )
-        (3 * loss).backward()
-        return [loss, logprobs_N, entropy_N, hidden_ND.grad, weight_VD.grad]
 
 
 def agree(found: list[Any], wanted: list[Any], tolerance: float = ROUNDED) -> None:

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from rft import config, rows
-from rft.config import grader_keys, graders
+from rft.config import graders
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import Conversation, PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
@@ -62,16 +62,15 @@ def test_a_grader_on_the_page_is_one(body: str) -> None:
 
 
 def test_the_page_explains_every_key_of_the_graders() -> None:
-    """Written by python -m rft.config.grader_keys --write."""
-    text = grader_keys.PAGE.read_text(encoding="utf-8")
-    assert text == grader_keys.page(text)
+    """Written by python -m rft.config.pages --write (tests/config/test_reference.py)."""
+    text = (DOCS / "graders.md").read_text(encoding="utf-8")
     meanings = re.findall(r"^\| `[\w.\[\]]+` \|[^|]*\|[^|]*\| (.*) \|$", text, re.MULTILINE)
     assert len(meanings) > 40
     assert [meaning for meaning in meanings if not meaning.strip()] == []
 
 
 def test_the_page_names_every_type_and_metric() -> None:
-    text = grader_keys.PAGE.read_text(encoding="utf-8")
+    text = (DOCS / "graders.md").read_text(encoding="utf-8")
     missing = [name for name in graders.TYPES if f"| `{name}` |" not in text]
     between = ("rouge_2", "rouge_3", "rouge_4")
     missing += [name for name in graders.METRICS if f"`{name}`" not in text and name not in between]

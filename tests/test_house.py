@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import email
-import graphlib
 import inspect
 import json
 import re
@@ -24,12 +23,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench import house
 from flows import cli
 from rft import config, reports
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("traffic", "drift", "examples", "policy", "baseline", "prompt", "train", "challenger", "gate")
-TOPS = ("rft", "tasks", "flows", "recipes", "bench")
 LAYERS = ("rft", "tasks", "flows", "service")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAX_LINES = 700
@@ -344,28 +343,7 @@ def test_hooks_and_workflow_run_what_make_runs() -> None:
 @pytest.mark.slow
 def test_no_imports_go_in_a_circle() -> None:
     """Of files, wherever in the file: a circle by imports in functions is one, too."""
-    files = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in sources(*TOPS)}
-    known = {name: {each for each in _loaded(name, path, files) if each != name} for name, path in files.items()}
-    try:
-        graphlib.TopologicalSorter(known).prepare()
-    except graphlib.CycleError as error:
-        pytest.fail(" <- ".join(error.args[1]))
-
-
-def _loaded(name: str, path: Path, files: dict[str, Path]) -> Iterator[str]:
-    """The files that one imports, by their names: the module, or else the package that has it."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(text(path))):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in files)
-        elif isinstance(node, ast.ImportFrom):
-            above = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level]) if node.level else ""
-            module = ".".join(filter(None, [above, node.module]))
-            yield from (found for each in node.names if (found := _file(module, each.name, files)))
-
-
-def _file(module: str, name: str, files: dict[str, Path]) -> str | None:
-    return next((each for each in (f"{module}.{name}", module) if each in files), None)
+    assert house.circle(ROOT) == ()
 
 
 def test_every_module_opens_with_its_essay() -> None:

@@ -13,7 +13,7 @@ own section and the shared ones.
     abstention                             what an answer pays that says "I don't know"
     templates, formula                     the small languages in it
     reading                                from YAML to sections, and what is refused
-    reference, grader_keys                 docs/params.md and a part of docs/graders.md, made from
+    reference, pages                       docs/params.md and a part of docs/graders.md, made from
                                            the keys' docstrings
 """
 

@@ -3,10 +3,7 @@
 
 The words are the docstrings under the keys in this package, so that source and reference cannot
 differ. tests/config/test_reference.py refuses a key without one. For a key that holds a section,
-the docstring of the section's class will do.
-
-    python -m rft.config.reference            # print docs/params.md
-    python -m rft.config.reference --write    # write it
+the docstring of the section's class will do. The page is written by pages.py.
 """
 
 from __future__ import annotations
@@ -14,14 +11,12 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import sys
 import textwrap
 import types
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -29,46 +24,6 @@ from pydantic.fields import FieldInfo
 
 from rft import config
 from rft.config.section import Section
-
-PAGE = Path(__file__).parents[2] / "docs/params.md"
-
-_HEAD = """# Every key of params.yaml
-
-<!-- Written by `python -m rft.config.reference --write` from the docstrings in rft/config; edit those. -->
-
-A run is configured by `params.yaml` and by nothing else. An unknown key is an error that names the
-nearest one, and so is a value that cannot be honored. A key that is left out has the default below;
-*required* means that there is none. `rft doctor --show-resolved` prints your own settings with these
-words, and says which of them your file sets. In a key, `[]` stands for each entry of a list and
-`NAME` for a name that you choose.
-"""
-
-_CHOSEN = """## How the defaults of learning were chosen
-A default has to carry on any seed and any processor, not in one run. `make figure NAME=first_agent`
-measures that again, and `make figure NAME=collapse` what happens beyond. All numbers here are of
-the embedded policy, on a processor without AVX-512; a reward is that of the agent which `rft new`
-writes.
-
-- `policy.warm_start.lr`, 2e-3: by the reward after 600 steps of warm start. It is 0.49 to 0.60 on
-  ten seeds at 2e-3. At 4e-3 it is 0.51 on one seed and 0.12 on another: the rate destroys the heads
-  with which the policy copies before they are of use.
-- The order of the warm start: batches hold dialogues of all lengths. Sorted by length, they save
-  12 % of ICD-10's time, and the ten rewards are 0.35 to 0.81, because dialogues of one length are
-  of one kind and the last few batches decide (`rft/trainer/lessons.py`).
-- `policy.warm_start.steps`, 900: as many as ICD-10 needs to copy codes. The agent of `rft new` has
-  600.
-- `train.lr`, 2e-3 for LoRA at width 128: by how far the first step moves the policy, in nats per
-  token. It is 0.003 at 1e-3, 0.02 at 3e-3, 0.2 at 1e-2, where a training fell after six steps, and
-  1.2 at 3e-2, where it fell after two. With all weights, 3e-4 moves it by 0.01 and 1e-3 by 0.1;
-  the default is 4e-4. `rft doctor` measures the distance for your model. For wider policies,
-  `rft/trainer/rates.py` has the rule.
-- `train.clip_grad`, 1.0: norms of the gradient are 0.005 to 0.2 in a sound training, so it acts
-  only on a step that is far out.
-- `train.group_size` and `train.examples_per_step`, 8 each: not varied here.
-- `train.kl.beta`, 0: not varied here. What a penalty would prevent is noticed, and undone once
-  (`rft/trainer/collapse.py`).
-- `train.steps`, 80: as ICD-10 needs. The agent of `rft new` has 30.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +74,12 @@ def _below(kind: type[Section]) -> dict[str, str]:
     return found
 
 
-def page() -> str:
-    """Write docs/params.md, whole."""
-    lines = [_HEAD]
+def tables() -> str:
+    """Write the tables of docs/params.md."""
+    lines: list[str] = []
     for name, meaning, rows in sections():
-        lines += [f"## `{name}`", f"{meaning}\n", *table(rows)]
-        lines[-1] += "\n"
-    return "\n".join([*lines, _CHOSEN])
+        lines += [f"## `{name}`", f"{meaning}\n", *table(rows), ""]
+    return "\n".join(lines)
 
 
 def table(rows: Iterable[Key]) -> list[str]:
@@ -234,19 +188,3 @@ def _code(default: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--write"]):
-        print("usage: python -m rft.config.reference [--write]", file=sys.stderr)
-        return 2
-    if arguments:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page(), encoding="utf-8")
-    else:
-        print(page(), end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

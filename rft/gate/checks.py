@@ -1,42 +1,102 @@
-"""The gate's conditions. Each compares an interval, paired by example, with its margin; at which
-level is in levels.py, and the slices' veto in slices.py."""
+"""The gate's checks: one table, evaluated in the order in which decision.json lists them.
+
+`TABLE` is at the end. Most of its rows are a `Guard`: a difference between the candidate and the
+champion, paired by example, whose interval must lie within a margin of section `gate`. The others
+are functions. What is counted of an arm is in evidence.py, the slices' veto in slices.py, the level
+of the question in levels.py.
+
+What a candidate costs is guarded beside the reward, because a higher reward can be bought: with a
+longer prompt, with more turns, with calls that are tried until one can be read, with rollouts that
+end without a score.
+
+    token cost         all tokens of a rollout, read and sampled, at `gate.prices`. Each turn reads
+                       the whole dialogue again, so a longer prompt is paid in each
+                       (rft.types.Usage)
+    P95 turns          how long the longest rollouts are
+    unreadable calls   the share of rollouts with a tool call that could not be read
+    abstentions        the share of rollouts that say "I don't know" where there is an answer
+    unscored share     a bound on both arms: above it the comparison is not trusted
+    unscored increase  the candidate's share less the champion's: below that bound, too, a candidate
+                       whose rollouts get lost is not better
+
+If some scored rollouts did not count what they read, the cost is *not measured*, because they could
+be the expensive ones, and the check keeps its vote. It has none where no arm counts anything,
+because behind an endpoint without `usage` nothing could ever be promoted; the reason then names
+what was not measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rft import config, reports, stats
 from rft.gate import evidence, levels, slices
+from rft.gate.evidence import Marks, Words
 from rft.reports import Arm, Check, Metric, wording
+from rft.words import counted
 
 Timings = dict[str, Any]
 """A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
 
 
-def of_arms(
-    gate: config.Gate, challenger: reports.ChallengerReport, new: Arm, old: Arm, level: float
-) -> Iterator[Check]:
-    """Compare a candidate with the champion: the question first, at its level, then the guards."""
-    paired = evidence.paired(gate)
-    yield _question(gate, new, old, level)
-    greedy = evidence.compare(evidence.scores(new), evidence.scores(old), paired)
-    yield on_interval("greedy score", "non_inferiority", greedy, -gate.max_greedy_loss, evidence.unit("score", new))
-    quantiles = evidence.seeded(gate, stats.quantile_difference)
-    calls = evidence.compare(evidence.counts(new, "tool_calls"), evidence.counts(old, "tool_calls"), quantiles)
-    yield on_interval("P95 tool calls", "non_inferiority", calls, gate.max_calls_p95_increase, "calls")
-    yield hack_rate(gate, challenger.hack_source, new)
-    yield from slices.vetoes(gate, new, old)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is judged: a candidate's arm and the champion's."""
+
+    gate: config.Gate
+    new: Arm
+    old: Arm
+    level: float
+    """One-sided, of the question."""
+    hack_source: reports.HackSource
+    before: Sequence[Check] = ()
+    """What was checked before a candidate was chosen, and what chose it."""
+    timings: Timings | None = None
+    """None where latency decides nothing."""
 
 
-def _question(gate: config.Gate, new: Arm, old: Arm, level: float) -> Check:
-    """Ask for the gain at the level that this look has."""
-    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(level))
-    detail = f"{evidence.size(new)}{evidence.unserved(new)}; {wording.price(gate.alpha, gate.looks, level)}"
-    unit = evidence.unit("reward", new)
-    return on_interval("mean reward", "superiority", gain, gate.min_gain, unit, detail, level=level)
+Row = Callable[[Case], Iterable[Check]]
 
 
+def of(case: Case) -> Iterator[Check]:
+    """Evaluate the table."""
+    for row in TABLE:
+        yield from row(case)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A row of the table: nothing may get worse by more than a margin."""
+
+    name: str
+    margin: str
+    """The key of section `gate`."""
+    unit: str
+    marks: Marks
+    statistic: Callable[..., Metric] = stats.paired_gain
+    words: Words | None = None
+    """Puts both arms into words, for the detail."""
+    sign: int = 1
+    """-1 where more is better."""
+
+    def __call__(self, case: Case) -> Iterator[Check]:
+        yield self.check(case)
+
+    def check(self, case: Case) -> Check:
+        gate = case.gate
+        new, old = self.marks(gate, case.new), self.marks(gate, case.old)
+        found = evidence.compare(new, old, partial(self.statistic, num=gate.num_bootstrap, seed=gate.seed))
+        margin = self.sign * (getattr(gate, self.margin) or 0.0)
+        check = on_interval(self.name, "non_inferiority", found, margin, evidence.unit(self.unit, case.new))
+        if found is None or found.low is None or self.words is None:
+            return check
+        return check.model_copy(update={"detail": self.words(gate, case.new, case.old, new, old)})
+
+
+# -- an interval against its margin ----------------------------------------------------------------
 def on_interval(
     name: str,
     kind: Literal["superiority", "non_inferiority"],
@@ -73,6 +133,21 @@ def _detectable(found: Metric, level: float) -> float | None:
     return stats.minimum_detectable(error, confidence=1 - 2 * level) if error > 0 else None
 
 
+def _without_interval(name: str, margin: float, unit: str, why: str, decides: bool, **more: Any) -> Check:
+    numbers = {"name": name, "margin": margin, "unit": unit, "detail": why, "decides": decides}
+    return Check(**numbers | {"kind": "non_inferiority", "passed": None, "value": None} | more)
+
+
+# -- rows that are more than a difference ----------------------------------------------------------
+def question(case: Case) -> Iterator[Check]:
+    """Ask for the gain at the level that this look has."""
+    gate, new, old = case.gate, case.new, case.old
+    gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(case.level))
+    detail = f"{evidence.size(new)}{evidence.unserved(new)}; {wording.price(gate.alpha, gate.looks, case.level)}"
+    unit = evidence.unit("reward", new)
+    yield on_interval("mean reward", "superiority", gain, gate.min_gain, unit, detail, level=case.level)
+
+
 def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
     """Count an example once, however many of its rollouts hacked: rollouts of one example tend to
     hack together."""
@@ -81,23 +156,61 @@ def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
     hacked = {row.example_id for row in rows if row.hacks}
     count, n = len(hacked), len(scored | hacked)
     if not source.is_measured:
+        must = gate.require_hack_source
         seen = f"; {count} examples were flagged all the same" if count else ""
-        return Check(
-            name=wording.HACK_RATE,
-            kind="non_inferiority",
-            passed=False if gate.require_hack_source else None,
-            value=None,
-            margin=gate.max_hack_rate,
-            unit="share",
-            decides=gate.require_hack_source,
-            detail=("not measured: " if gate.require_hack_source else "") + source.words + seen,
-        )
+        why = ("not measured: " if must else "") + source.words + seen
+        passed = False if must else None
+        return _without_interval(wording.HACK_RATE, gate.max_hack_rate, "share", why, must, passed=passed)
     rate = stats.exact_interval(count, n) if n else None
     check = on_interval(wording.HACK_RATE, "non_inferiority", rate, gate.max_hack_rate, "share")
     left_out = len({row.example_id for row in rows}) - n
     unseen = f", {left_out} without a score left out" if left_out else ""
     detail = f"{count} of {n} examples with a hacked rollout{unseen}; {source.words}"
     return check.model_copy(update={"detectable": None, "detail": detail})
+
+
+def cost(case: Case) -> Iterator[Check]:
+    arms = (case.new, case.old)
+    scored = sum(map(evidence.num_scored, arms))
+    uncounted = scored - sum(count > 0 for arm in arms for count in evidence.pooled(arm, "context_tokens"))
+    if not uncounted:
+        yield _COST.check(case)
+        return
+    why = "the policy does not count the tokens that it reads: the replies of its server hold no usage"
+    if uncounted < scored:
+        why = f"{uncounted:,} of {counted(scored, 'scored rollout')} did not count the tokens that they read"
+    yield _without_interval(wording.COST, case.gate.max_tokens_increase, "relative", why, uncounted < scored)
+
+
+def abstentions(case: Case) -> Iterator[Check]:
+    """Check where grades tell of abstentions, or are asked to. Without a margin it is shown and
+    decides nothing."""
+    margin = case.gate.max_abstention_increase
+    told = any(
+        evidence.any_score(row) for arm in (case.new, case.old) for row in evidence.abstained(case.gate, arm).values()
+    )
+    if margin is None and not told:
+        return
+    check = _ABSTENTIONS.check(case)
+    detail = check.detail if told else "no grade tells whether a rollout abstained"
+    if margin is None:
+        detail = f"gate.max_abstention_increase is not set; {detail}"
+        check = check.model_copy(update={"decides": False, "margin": None, "passed": None})
+    yield check.model_copy(update={"detail": detail})
+
+
+def unscored_share(case: Case) -> Iterator[Check]:
+    """Judge the arm with more unscored rollouts."""
+    share, name = max((evidence.unscored_share(arm), arm.name) for arm in (case.new, case.old))
+    most, words = case.gate.max_unscored_share, f"worse arm: {name}"
+    yield _without_interval(
+        "unscored share", most, "share", words, decides=True, kind="state", passed=share <= most, value=share
+    )
+
+
+def latency_decides(case: Case) -> Iterator[Check]:
+    if case.timings is not None:
+        yield latency(case.gate, case.timings, case.new.name)
 
 
 def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
@@ -107,13 +220,61 @@ def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
     new, old = (measured.get(f"challenger/{arm}/sampled", {}).get("p95") for arm in (candidate, "champion"))
     known = bool(new is not None and old)
     value = new / old - 1 if known else None
-    return Check(
-        name="P95 latency",
-        kind="non_inferiority",
-        passed=value <= gate.max_latency_increase if value is not None else None,
-        value=value,
-        margin=gate.max_latency_increase,
-        unit="relative",
-        decides=gate.latency_decides,
-        detail=f"{new:.2f} s per rollout, champion {old:.2f} s" if known else "no seconds are on record",
-    )
+    passed = value <= gate.max_latency_increase if value is not None else None
+    words = f"{new:.2f} s per rollout, champion {old:.2f} s" if known else "no seconds are on record"
+    most, decides = gate.max_latency_increase, gate.latency_decides
+    return _without_interval("P95 latency", most, "relative", words, decides, passed=passed, value=value)
+
+
+# -- the table -------------------------------------------------------------------------------------
+_COST = Guard(
+    wording.COST,
+    "max_tokens_increase",
+    "relative",
+    evidence.paid,
+    stats.relative_difference,
+    evidence.spent,
+)
+_ABSTENTIONS = Guard(
+    wording.ABSTENTIONS,
+    "max_abstention_increase",
+    "points",
+    evidence.abstained,
+    words=evidence.percent("with an answer to give abstained"),
+)
+TABLE: tuple[Row, ...] = (
+    question,
+    Guard("greedy score", "max_greedy_loss", "score", evidence.greedy, sign=-1),
+    Guard(
+        "P95 tool calls", "max_calls_p95_increase", "calls", evidence.counter("tool_calls"), stats.quantile_difference
+    ),
+    lambda case: [hack_rate(case.gate, case.hack_source, case.new)],
+    lambda case: slices.vetoes(case.gate, case.new, case.old),
+    cost,
+    Guard(
+        wording.TURNS,
+        "max_turns_p95_increase",
+        "turns",
+        evidence.counter("turns"),
+        stats.quantile_difference,
+        evidence.longest,
+    ),
+    Guard(
+        wording.UNREADABLE,
+        "max_unreadable_increase",
+        "points",
+        evidence.unreadable,
+        words=evidence.percent("wrote one"),
+    ),
+    abstentions,
+    unscored_share,
+    Guard(
+        wording.UNSCORED,
+        "max_unscored_increase",
+        "points",
+        evidence.without_score,
+        words=evidence.percent("have no score"),
+    ),
+    lambda case: case.before,
+    latency_decides,
+)

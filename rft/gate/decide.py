@@ -24,9 +24,8 @@ with them. For a range other than 0 to 1 the words say so.
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
 only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
 
-The checks are in checks.py and slices.py, those of what a candidate costs in costs.py, how many
-more examples would settle an open one in more.py, the stage that reads and writes the files in
-rft/stages/gate.py. rft/reports/wording.py puts checks and
+The checks are a table in checks.py, how many more examples would settle an open one in more.py, the
+stage that reads and writes the files in rft/stages/gate.py. rft/reports/wording.py puts checks and
 decisions into words.
 """
 
@@ -36,8 +35,8 @@ from typing import Literal
 
 from rft import commands, config, files, reports, shelves
 from rft.errors import UserError
-from rft.gate import checks, costs, evidence, levels, more
-from rft.gate.checks import Timings
+from rft.gate import checks, evidence, levels, more
+from rft.gate.checks import Case, Timings
 from rft.reports import Arm, Check, Decision, wording
 from rft.scale import from_to
 
@@ -83,10 +82,9 @@ def decide(
     arm = _arm(arms, candidate)
     champion = _arm(arms, "champion")
     level = levels.question(gate, registered)
-    asked = checks.of_arms(gate, challenger, arm, champion, level)
-    found = [*asked, *costs.of_arms(gate, arm, champion), *state, *rung]
-    if gate.latency_decides:
-        found.append(checks.latency(gate, timings, candidate))
+    judged = timings if gate.latency_decides else None
+    case = Case(gate, arm, champion, level, challenger.hack_source, (*state, *rung), judged)
+    found = [*checks.of(case)]
     failed = any(check.decides and check.passed is False for check in found)
     unsettled = any(check.is_unsettled for check in found)
     decision = "reject" if failed else "inconclusive" if unsettled else "promote"

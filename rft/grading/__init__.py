@@ -1,8 +1,9 @@
 """Grading: from a finished rollout to a grade and a reward.
 
-    grader     the `Grader` protocol, what a grade is made of, and which grader a type is
+    grader     what a grade is made of, and which grader a type is
     endpoint   the grader behind an HTTP address
-    string_check, text_similarity, score_model, label_model, multi
+    protocol   what the loop, the stages and the replay know of a grader
+    string_check, text_similarity, model_graders, multi
                the graders as data, one type each
     seen       what they look at, and what a place that is not there means
     python_grader, python_inside

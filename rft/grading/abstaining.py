@@ -15,32 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from typing import Protocol, Self
+from typing import Self
 
 from rft.config.abstention import plain
 from rft.config.graders import Grader
 from rft.config.templates import Missing, Scope, Template
+from rft.grading import protocol
 from rft.grading.seen import scope_of, without
 from rft.scale import Scale
 from rft.types import ABSTAINED, Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
-
-
-class _Inner(Protocol):
-    """rft/grading/grader.py has the protocol with its words; it imports this module."""
-
-    @property
-    def scale(self) -> Scale: ...
-
-    async def grade(
-        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
-    ) -> Grade: ...
 
 
 class Abstaining:
     """`async with Abstaining(settings, grader) as grader: ...`; the grader inside is opened and
     closed with it."""
 
-    def __init__(self, settings: Grader, inner: AbstractAsyncContextManager[_Inner]) -> None:
+    def __init__(self, settings: Grader, inner: AbstractAsyncContextManager[protocol.Grader]) -> None:
         assert settings.abstention is not None
         self._settings, self._unopened = settings, inner
         self.scale: Scale = settings.scale

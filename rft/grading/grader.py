@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rft import config, recipe
 from rft.config import graders
@@ -24,10 +23,10 @@ from rft.grading import python_grader
 from rft.grading.abstaining import Abstaining
 from rft.grading.endpoint import EndpointGrader
 from rft.grading.judge import TokenUsage
-from rft.grading.label_model import LabelJudge
+from rft.grading.model_graders import ModelGrader
 from rft.grading.multi import MultiGrader
+from rft.grading.protocol import Grader
 from rft.grading.python_grader import PythonGrader
-from rft.grading.score_model import ScoreJudge
 from rft.grading.string_check import StringChecker
 from rft.grading.text_similarity import TextComparer
 from rft.scale import Scale
@@ -38,21 +37,6 @@ FORM_REMEDY = (
     "Fix the grader: an answer in a wrong form gets its lowest score, because the policy wrote it. What has no score "
     "is sampled again, and too much of it stops the stage."
 )
-
-
-class Grader(Protocol):
-    """Judges a finished rollout."""
-
-    @property
-    def scale(self) -> Scale:
-        """The range of its scores."""
-        ...
-
-    async def grade(
-        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
-    ) -> Grade:
-        """Return a score, or the reason why there is none. Raises only what stops the stage."""
-        ...
 
 
 def grader_of(
@@ -73,10 +57,8 @@ def _judging(
             return nullcontext(StringChecker(settings))
         case graders.TextSimilarity():
             return nullcontext(TextComparer(settings))
-        case graders.ScoreModel():
-            return ScoreJudge(settings, section)
-        case graders.LabelModel():
-            return LabelJudge(settings, section)
+        case graders.ScoreModel() | graders.LabelModel():
+            return ModelGrader(settings, section)
         case graders.Multi():
             return MultiGrader(
                 settings, {key: grader_of(part, server, section) for key, part in settings.graders.items()}
@@ -106,7 +88,7 @@ def usage_of(grader: Grader) -> dict[str, TokenUsage]:
     match grader:
         case Abstaining():
             return usage_of(grader.inner)
-        case ScoreJudge() | LabelJudge() | MultiGrader():
+        case ModelGrader() | MultiGrader():
             return grader.usage
         case _:
             return {}

@@ -20,11 +20,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol, Self
+from typing import Self
 
 from rft.config.formula import Undefined
 from rft.config.graders import Multi
 from rft.grading.judge import TokenUsage
+from rft.grading.protocol import Grader
 from rft.grading.within import within
 from rft.scale import Scale
 from rft.types import OUTCOME, Example, Grade, GradeStatus, RolloutContext, Scored, StopReason, Turn, Unscored
@@ -35,22 +36,14 @@ WORST_FIRST = (GradeStatus.infra_error, GradeStatus.timeout, GradeStatus.judge_e
 """Which reason the whole has if its parts have several: what a pause may mend comes first."""
 
 
-class _Part(Protocol):
-    """rft/grading/grader.py has the protocol in full; it imports this module."""
-
-    async def grade(
-        self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
-    ) -> Grade: ...
-
-
 class MultiGrader:
     """`async with MultiGrader(settings, {"exact": grader, ...}) as grader: ...`; the parts are
     opened and closed with it."""
 
-    def __init__(self, settings: Multi, parts: Mapping[str, AbstractAsyncContextManager[_Part]]) -> None:
+    def __init__(self, settings: Multi, parts: Mapping[str, AbstractAsyncContextManager[Grader]]) -> None:
         self._settings, self._unopened, self._formula = settings, parts, settings.formula
         self.scale: Scale = settings.scale
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, Grader] = {}
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

@@ -1,5 +1,5 @@
-"""Log-probabilities straight from the hidden states: the language-model head, its softmax and the
-loss on it, without the logits.
+"""Log-probabilities straight from the hidden states: the language-model head and its softmax,
+without the logits.
 
 With N = 16384 tokens and a vocabulary of 152 k, the logits are 10 GB in float32, and plain torch
 holds three to five copies of them. They are the largest thing in a training step, for two numbers
@@ -21,12 +21,10 @@ order, in float32 and without atomics, so equal inputs give equal bytes. What is
 and gradients depends on N, never on V.
 
     linear_logprobs       hidden states, head, ids -> log-probability and entropy of each
-    linear_policy_loss    the same, and the clipped loss of GRPO, Dr. GRPO and DAPO in the same
-                          pass; they differ in `share_N` alone
-    reference             both in plain torch, for a CPU and as the standard in tests and timings
-    chunked               both in plain torch, a slab of the vocabulary at a time, for a CPU; where
-                          the logits are more than one chunk
-    fused                 both as autograd functions over the kernels; loaded only for a GPU
+    reference             in plain torch, for a CPU and as the standard in tests and timings
+    chunked               in plain torch, a slab of the vocabulary at a time, for a CPU; where the
+                          logits are more than one chunk
+    fused                 as an autograd function over the kernels; loaded only for a GPU
     programs              the kernels, in Triton
     tiles                 how large the tiles are on which chip
     onednn                products with a weight matrix on a CPU
@@ -70,39 +68,13 @@ def linear_logprobs(
     return path.linear_logprobs(hidden_ND, weight_VD, ids_N, temperature, with_entropy, **more)
 
 
-def linear_policy_loss(
-    hidden_ND: torch.Tensor,
-    weight_VD: torch.Tensor,
-    ids_N: torch.Tensor,
-    old_N: torch.Tensor,
-    advantage_N: torch.Tensor,
-    share_N: torch.Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    temperature: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return -sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), r = exp(logprob - old),
-    a scalar with gradient; and log-probabilities and entropy, without.
-
-    `share_N`: the algorithm's divisor and the importance weight between sampler and trainer, as one
-    factor per token.
-    """
-    check(hidden_ND, weight_VD, ids_N, temperature, old_N, advantage_N, share_N)
-    return _path(hidden_ND, weight_VD).linear_policy_loss(
-        hidden_ND, weight_VD, ids_N, old_N, advantage_N, share_N, clip_low, clip_high, temperature
-    )
-
-
-def check(
-    hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float, *more_N: torch.Tensor
-) -> None:
+def check(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor, temperature: float) -> None:
     """Refuse what no path can compute. `fused` refuses what only the kernels cannot."""
     if hidden_ND.ndim != 2 or weight_VD.ndim != 2 or hidden_ND.shape[1] != weight_VD.shape[1] or not weight_VD.numel():
         shapes = f"hidden {tuple(hidden_ND.shape)} and weight {tuple(weight_VD.shape)}"
         raise UserError(f"{shapes} must be (N, D) and (V, D), with V and D above 0.")
-    wrong = [tuple(tensor.shape) for tensor in (ids_N, *more_N) if tensor.shape != hidden_ND.shape[:1]]
-    if wrong:
-        raise UserError(f"a tensor with one entry per token has shape {wrong[0]}. Give {len(hidden_ND)} entries.")
+    if ids_N.shape != hidden_ND.shape[:1]:
+        raise UserError(f"ids have shape {tuple(ids_N.shape)}: one entry per token. Give {len(hidden_ND)} entries.")
     if ids_N.dtype != torch.int64:
         raise UserError(f"ids are {ids_N.dtype}. Give torch.int64.")
     if not 0 < temperature < float("inf"):

@@ -39,7 +39,6 @@ from typing import Any
 import torch
 
 from rft.kernels import onednn
-from rft.kernels.reference import clipped
 
 CHUNK = 1 << 24
 """Logits that may be there at a time: 64 MiB in float32."""
@@ -70,23 +69,6 @@ def linear_logprobs(
     found = _Logprobs.apply(hidden_ND, weight_VD, ids_N, temperature, in_place)
     logprobs_N, entropy_N = found  # type: ignore[misc]
     return logprobs_N, entropy_N if with_entropy else None
-
-
-def linear_policy_loss(
-    hidden_ND: torch.Tensor,
-    weight_VD: torch.Tensor,
-    ids_N: torch.Tensor,
-    old_N: torch.Tensor,
-    advantage_N: torch.Tensor,
-    share_N: torch.Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    temperature: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `reference.linear_policy_loss`, a slab at a time."""
-    logprobs_N, entropy_N = linear_logprobs(hidden_ND, weight_VD, ids_N, temperature)
-    assert entropy_N is not None
-    return clipped(logprobs_N, old_N, advantage_N, share_N, clip_low, clip_high), logprobs_N.detach(), entropy_N
 
 
 @dataclass(frozen=True, slots=True)

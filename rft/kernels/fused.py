@@ -51,14 +51,10 @@ def _score(
     ids_N: torch.Tensor,
     temperature: float,
     with_entropy: bool,
-    policy: tuple[Any, ...] | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return lse (base 2), log-probability, entropy, loss and slope; the last three are undefined
-    unless asked for. `policy`: old, advantage, share, low, high."""
+    """Return lse (base 2), log-probability and entropy, which is undefined unless asked for."""
     (N, D), V = hidden_ND.shape, len(weight_VD)
-    lse_N, logprob_N, entropy_N, loss_N, slope_N = results = tuple(
-        hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(5)
-    )
+    results = tuple(hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(3))
     if N == 0:
         return results
     tiles, scale = tiles_on(hidden_ND), LOG2_E / temperature
@@ -69,11 +65,9 @@ def _score(
         hidden_ND, weight_VD, *statistics, N, V, D, scale, per_split, num_splits,
         WITH_ENTROPY=with_entropy, **_tile_arguments(hidden_ND, tiles),
     )  # fmt: skip
-    old_N, advantage_N, share_N, low, high = policy or (lse_N, lse_N, lse_N, 0.0, 0.0)
     KERNELS.finish[(_cdiv(N, FINISH["ROWS"]),)](
-        hidden_ND, weight_VD, ids_N, *statistics, lse_N, logprob_N, entropy_N,
-        old_N, advantage_N, share_N, loss_N, slope_N, N, V, D, scale, num_splits, low, high,
-        WITH_ENTROPY=with_entropy, WITH_LOSS=policy is not None, **FINISH,
+        hidden_ND, weight_VD, ids_N, *statistics, *results, N, V, D, scale, num_splits,
+        WITH_ENTROPY=with_entropy, **FINISH,
     )  # fmt: skip
     return results
 
@@ -81,7 +75,7 @@ def _score(
 def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return gradients of the hidden states and of the weight, computed slab by slab. `slope_N`:
     the loss's derivative to each log-probability."""
-    hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors[:4]
+    hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors
     (N, D), V = hidden_ND.shape, len(weight_VD)
     grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=torch.float32) if ctx.needs_input_grad[0] else None
     grad_weight_VD = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
@@ -134,7 +128,7 @@ class _LinearLogprobs(torch.autograd.Function):
         temperature: float,
         with_entropy: bool,
     ):
-        lse_N, logprob_N, entropy_N, _, _ = _score(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
+        lse_N, logprob_N, entropy_N = _score(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
         ctx.save_for_backward(hidden_ND, weight_VD, ids_N, lse_N)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy_N)
@@ -144,28 +138,6 @@ class _LinearLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope_N: torch.Tensor, _: Any):
         return *_gradients(ctx, slope_N), None, None, None
-
-
-class _LinearPolicyLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_ND: torch.Tensor,
-        weight_VD: torch.Tensor,
-        ids_N: torch.Tensor,
-        policy: tuple[Any, ...],
-        temperature: float,
-    ):
-        lse_N, logprob_N, entropy_N, loss_N, slope_N = _score(hidden_ND, weight_VD, ids_N, temperature, True, policy)
-        ctx.save_for_backward(hidden_ND, weight_VD, ids_N, lse_N, slope_N)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(logprob_N, entropy_N)
-        return loss_N.sum(), logprob_N, entropy_N
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any):
-        return *_gradients(ctx, ctx.saved_tensors[4] * grad), None, None, None
 
 
 def linear_logprobs(
@@ -181,25 +153,6 @@ def linear_logprobs(
     with torch.cuda.device_of(hidden_ND):  # Triton launches on the current GPU; the backward pass sets it by itself
         logprobs_N, entropy_N = function.apply(hidden_ND, weight_VD, ids_N, temperature, with_entropy)
     return logprobs_N, entropy_N if with_entropy else None
-
-
-def linear_policy_loss(
-    hidden_ND: torch.Tensor,
-    weight_VD: torch.Tensor,
-    ids_N: torch.Tensor,
-    old_N: torch.Tensor,
-    advantage_N: torch.Tensor,
-    share_N: torch.Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    temperature: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `reference.linear_policy_loss` with the kernels."""
-    hidden_ND, weight_VD, ids_N, *numbers = _taken(hidden_ND, weight_VD, ids_N, old_N, advantage_N, share_N)
-    policy = (*(tensor.detach().float() for tensor in numbers), clip_low, clip_high)
-    function: Any = _LinearPolicyLoss
-    with torch.cuda.device_of(hidden_ND):
-        return function.apply(hidden_ND, weight_VD, ids_N, policy, temperature)
 
 
 def _taken(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:

@@ -1,10 +1,9 @@
 """The programs that run on the GPU, in Triton.
 
 Three kernels. `statistics` walks over the vocabulary in S splits, so that few tokens fill the chip
-too. `finish` combines the splits, computes the chosen logit from its one row of the head and, for
-the policy loss, the loss and its slope. `slab_gradient` writes the gradient of one slab of logits.
-All three work in powers of two, as the chip's exponential does; `finish` returns natural
-logarithms.
+too. `finish` combines the splits, and computes the chosen logit from its one row of the head.
+`slab_gradient` writes the gradient of one slab of logits. All three work in powers of two, as the
+chip's exponential does; `finish` returns natural logarithms.
 
 Rows beyond the end repeat the last row and are masked when they are stored or summed: a mask on
 each load would cost more. Rows are addressed in 64 bits (V x D passes 2^31), positions within a row
@@ -109,9 +108,8 @@ def statistics(
 
 @triton.jit
 def finish(
-    hidden, weight, ids_N, top_SN, sum_SN, slant_SN, lse_N, logprob_N, entropy_N,
-    old_N, advantage_N, share_N, loss_N, slope_N, N, V, D, scale, num_splits, clip_low, clip_high,
-    ROWS: tl.constexpr, TILE_D: tl.constexpr, WITH_ENTROPY: tl.constexpr, WITH_LOSS: tl.constexpr,
+    hidden, weight, ids_N, top_SN, sum_SN, slant_SN, lse_N, logprob_N, entropy_N, N, V, D, scale, num_splits,
+    ROWS: tl.constexpr, TILE_D: tl.constexpr, WITH_ENTROPY: tl.constexpr,
 ):  # fmt: skip
     """Combine the splits' statistics per token. `lse_N` stays in powers of two, for
     `slab_gradient`."""
@@ -153,18 +151,6 @@ def finish(
     tl.store(logprob_N + n, logprob_n, mask=real)
     if WITH_ENTROPY:
         tl.store(entropy_N + n, (log_n - slant_n / sum_n) * LN_2, mask=real)
-
-    if WITH_LOSS:
-        advantage_n = tl.load(advantage_N + rows_n)
-        share_n = tl.load(share_N + rows_n)
-        ratio_n = tl.exp(logprob_n - tl.load(old_N + rows_n))
-        capped_n = tl.where(
-            ratio_n < 1 - clip_low, 1 - clip_low, tl.where(ratio_n > 1 + clip_high, 1 + clip_high, ratio_n)
-        )
-        free_n = ratio_n * advantage_n
-        clipped = capped_n * advantage_n < free_n
-        tl.store(loss_N + n, -share_n * tl.where(clipped, capped_n * advantage_n, free_n), mask=real)
-        tl.store(slope_N + n, -share_n * tl.where(clipped, 0.0, free_n), mask=real)
 
 
 @triton.jit

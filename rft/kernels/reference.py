@@ -35,35 +35,3 @@ def linear_logprobs(
         return chosen_N, None
     with torch.no_grad():
         return chosen_N, -(logprobs_NV.exp().mul_(logprobs_NV)).sum(-1)
-
-
-def linear_policy_loss(
-    hidden_ND: torch.Tensor,
-    weight_VD: torch.Tensor,
-    ids_N: torch.Tensor,
-    old_N: torch.Tensor,
-    advantage_N: torch.Tensor,
-    share_N: torch.Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    temperature: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return -sum over N of share x min(r A, clip(r, 1 - low, 1 + high) A), with gradient; and
-    log-probabilities and entropy, without."""
-    logprobs_N, entropy_N = linear_logprobs(hidden_ND, weight_VD, ids_N, temperature)
-    assert entropy_N is not None
-    return clipped(logprobs_N, old_N, advantage_N, share_N, clip_low, clip_high), logprobs_N.detach(), entropy_N
-
-
-def clipped(
-    logprobs_N: torch.Tensor,
-    old_N: torch.Tensor,
-    advantage_N: torch.Tensor,
-    share_N: torch.Tensor,
-    clip_low: float,
-    clip_high: float,
-) -> torch.Tensor:
-    """Return the clipped loss of these log-probabilities, with gradient."""
-    ratio_N = torch.exp(logprobs_N - old_N)
-    gain_N = torch.minimum(ratio_N * advantage_N, ratio_N.clamp(1 - clip_low, 1 + clip_high) * advantage_N)
-    return -(share_N * gain_N).sum()

@@ -43,7 +43,7 @@ from rft.page.cost import Spent
 from rft.page.drift_looks import Look
 from rft.page.drift_style import DRIFT
 from rft.page.inputs import Shelves
-from rft.page.markup import Html, h
+from rft.page.markup import h, page
 from rft.page.style import STYLE
 
 
@@ -81,16 +81,7 @@ def render(
         cost.cost(shelves, spent or {}),
         story.footer(shelves),
     ]
-    head = h(
-        "head",
-        h("meta", charset="utf-8"),
-        h("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
-        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        h("meta", name="color-scheme", content="light dark"),
-        h("title", f"{story.verdict(shelves)[0]}: run {run.get('run', '')}"),
-        h("style", Html(STYLE + DRIFT)),
-    )
-    return "<!doctype html>\n" + h("html", head, h("body", h("main", body)), lang="en") + "\n"
+    return page(f"{story.verdict(shelves)[0]}: run {run.get('run', '')}", STYLE + DRIFT, body)
 
 
 __all__ = ["Look", "Spent", "render"]

@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from rft.page import graph
 from rft.page.folding import Folded, fold
 from rft.page.lineage import SIGNS, TONES, Lineage, full_stop, hashes, sign
-from rft.page.markup import Child, Html, card, h
+from rft.page.markup import Child, Html, card, h, page
 from rft.page.sections import sections
 from rft.page.style import AUDIT, STYLE
 from rft.reports.audit import STATES, Audit, Link, State
@@ -41,16 +41,7 @@ def render(audit: Audit) -> str:
         _picture(lineage, folded),
         *sections(lineage, folded),
     ]
-    head = h(
-        "head",
-        h("meta", charset="utf-8"),
-        h("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
-        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        h("meta", name="color-scheme", content="light dark"),
-        h("title", f"{_badge(audit)[0]}: {audit.question}"),
-        h("style", Html(STYLE + AUDIT)),
-    )
-    return "<!doctype html>\n" + h("html", head, h("body", h("main", body), class_="audit"), lang="en") + "\n"
+    return page(f"{_badge(audit)[0]}: {audit.question}", STYLE + AUDIT, body, "audit")
 
 
 # -- the answer ------------------------------------------------------------------------------------

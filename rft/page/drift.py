@@ -22,7 +22,7 @@ from rft import reports
 from rft.page import drift_pictures
 from rft.page.drift_looks import Look, over_time, summary
 from rft.page.drift_style import DRIFT
-from rft.page.markup import Html, card, h
+from rft.page.markup import Html, card, h, page
 from rft.page.style import STYLE
 from rft.reports import Carrier, DriftReport, FeatureDrift, drift_words
 from rft.reports.drift_words import SIGNS, TONES, VERDICTS, Compared, Part
@@ -42,16 +42,7 @@ def render(looks: Sequence[Look], facts: Mapping[str, str], title: str = "", wit
             head = h("header", h("h2", look.name), class_="card window-head", style="margin-top:32px")
             body += [head, *_cards_of(look)]
     name = title or (looks[0].name if looks else "")
-    head = h(
-        "head",
-        h("meta", charset="utf-8"),
-        h("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
-        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        h("meta", name="color-scheme", content="light dark"),
-        h("title", f"Drift: {name}"),
-        h("style", Html(STYLE + DRIFT)),
-    )
-    return "<!doctype html>\n" + h("html", head, h("body", h("main", body)), lang="en") + "\n"
+    return page(f"Drift: {name}", STYLE + DRIFT, body)
 
 
 def cards(report: DriftReport, looks: Sequence[Look] = ()) -> Iterator[Html]:

@@ -35,6 +35,20 @@ def h(tag: str, *children: Child, **attributes: str | float | bool | None) -> Ht
     return Html(f"<{tag}{start}>{flat(children)}</{tag}>")
 
 
+def page(title: str, style: str, body: Child, class_: str | None = None) -> str:
+    """A whole page, which runs no script and loads nothing: its own policy forbids both."""
+    head = h(
+        "head",
+        h("meta", charset="utf-8"),
+        h("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
+        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        h("meta", name="color-scheme", content="light dark"),
+        h("title", title),
+        h("style", Html(style)),
+    )
+    return "<!doctype html>\n" + h("html", head, h("body", h("main", body), class_=class_), lang="en") + "\n"
+
+
 def card(title: str, *children: Child) -> Html:
     """A section of the page."""
     return h("section", h("h2", title), *children, class_="card")

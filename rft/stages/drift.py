@@ -5,7 +5,8 @@ Two separate questions. *Is the window sound?* Contracts (rft/windows/contracts.
 references?* These are the examples of train, validation and test, and the traffic that the
 champion's run saw. One statistic per feature (rft/windows/features.py has the table), each with an
 effect size, a p-value that respects the unit of dependence, and one false-discovery rate over the
-whole look (rft/windows/comparison.py). Then the verdict:
+whole look (rft/windows/comparison.py). Then the verdict, by a table whose first row that holds
+decides (`_table`):
 
     stop      a contract is broken; or too large a share of tool calls failed; or the input drifted
               and too little of the window is graded to rebuild the examples from it
@@ -20,10 +21,10 @@ tested, shown and named beside the verdict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rft import files, progress, recipe, reports, shelves
 from rft.config import Drift, Params
@@ -105,7 +106,7 @@ def judge(
         num_usable=survey.num_usable,
         obstacle=obstacle,
     )
-    verdict, reason = decide(settings, facts)
+    _, verdict, reason, advice = decide(settings, facts)
     reason += tools.not_checked
     if survey.is_strange:
         reason += f" {survey.in_words(lambda one: f'conversation {one.conversation_id}')}."
@@ -124,7 +125,7 @@ def judge(
         data_docs=(docs / "index.html").as_posix(),
         alpha=settings.level,
         carriers=carriers.find(parts, statistics, compared, current, plan, loaded, words),
-        advice=advice(verdict, settings, facts),
+        advice=advice,
     )
 
 
@@ -156,66 +157,104 @@ class Facts:
     obstacle: str = ""
 
 
-def decide(settings: Drift, facts: Facts) -> tuple[Verdict, str]:
-    """Return the verdict and the reason, with its numbers."""
+class Row(NamedTuple):
+    """`advice`: what to do, in one sentence."""
+
+    holds: bool
+    verdict: Verdict
+    reason: str
+    advice: str
+
+
+def decide(settings: Drift, facts: Facts) -> Row:
+    """Return the first row of the table that holds."""
+    return next(row for row in _table(settings, facts) if row.holds)
+
+
+def _table(settings: Drift, facts: Facts) -> Iterator[Row]:
     broken = [one for one in facts.contracts if not one.success]
-    if broken:
-        named = "; ".join(f"{one.name} of {one.column}: {one.observed}" for one in broken)
-        what = f"{len(broken)} of {len(facts.contracts)} contracts broken ({named})"
-        return "stop", f"{what}. The log is not what it should be: fix it before anything is learned from it."
-    if facts.error_share > settings.max_error_share:
-        limit = f"drift.max_error_share = {settings.max_error_share:.1%}"
-        return "stop", f"{facts.error_share:.1%} of the tool calls failed, more than {limit}. Fix the tools first."
+    first = next((f"{one.name} of {one.column}" for one in broken), "")
+    named = "; ".join(f"{one.name} of {one.column}: {one.observed}" for one in broken)
+    yield Row(
+        bool(broken),
+        "stop",
+        f"{len(broken)} of {len(facts.contracts)} contracts broken ({named}). The log is not what it should be: fix it "
+        "before anything is learned from it.",
+        f"Fix the log where it breaks {first}, and run again on a sound window.",
+    )
+    yield Row(
+        facts.error_share > settings.max_error_share,
+        "stop",
+        f"{facts.error_share:.1%} of the tool calls failed, more than drift.max_error_share = "
+        f"{settings.max_error_share:.1%}. Fix the tools first.",
+        "Fix the tools that fail, and run again on a window in which they work.",
+    )
     tested = [row for row in facts.statistics if _decides(row, facts) and row.q_value is not None]
+    also, nothing = _also(facts), "Nothing to do: production looks like what the agent is trained and measured on."
+    moved = _what_moved(facts)
+    judged = any(row.q_value is not None for row in facts.statistics)
+    small = _too_few_units(settings, facts)
+    units = f"{small.groups_current} in the window, {small.groups_reference} in the reference" if small else ""
+    yield Row(
+        not tested and small is not None,
+        "continue",
+        f"too few groups of units to judge drift: {units}, drift.min_units = {settings.min_units}, and traffic.unit "
+        f"says what a unit is.{also}",
+        moved
+        or (
+            nothing
+            if judged
+            else "Take a window of more units: what belongs to one of them counts as one, not as many."
+        ),
+    )
+    yield Row(
+        not tested,
+        "continue",
+        f"too few conversations to judge drift: {facts.num_current} in the window, {facts.num_reference} in the "
+        f"reference, drift.min_conversations = {settings.min_conversations}.{also}",
+        moved or (nothing if judged else "Take a longer window: this one is too small to judge."),
+    )
     drifted = [row for row in tested if row.drifted]
-    also = _also(facts)
-    if not tested:
-        if (row := _too_few_units(settings, facts)) is not None:
-            sizes = f"{row.groups_current} in the window, {row.groups_reference} in the reference"
-            limit = f"drift.min_units = {settings.min_units}, and traffic.unit says what a unit is"
-            return "continue", f"too few groups of units to judge drift: {sizes}, {limit}.{also}"
-        sizes = f"{facts.num_current} in the window, {facts.num_reference} in the reference"
-        limit = f"drift.min_conversations = {settings.min_conversations}"
-        return "continue", f"too few conversations to judge drift: {sizes}, {limit}.{also}"
     what = f"{len(drifted)} of {len(tested)} input features drifted"
-    if len(drifted) <= settings.refresh_share * len(tested):
-        few = f" ({', '.join(row.feature for row in drifted)})" if drifted else ""
-        return "continue", f"{what}{few}, all {len(facts.contracts)} contracts hold.{also}"
-    moved = "; ".join(
+    few = f" ({', '.join(row.feature for row in drifted)})" if drifted else ""
+    yield Row(
+        len(drifted) <= settings.refresh_share * len(tested),
+        "continue",
+        f"{what}{few}, all {len(facts.contracts)} contracts hold.{also}",
+        moved or nothing,
+    )
+    numbers = "; ".join(
         f"{row.feature}: {row.statistic} {row.effect:.2f} over {row.threshold:.2f}, q {row.q_value:.4f}"
         for row in drifted
     )
     usable = f"{facts.num_usable} graded conversations can become examples"
-    if facts.num_usable < settings.min_feedback:
-        few = f"only {usable}, drift.min_feedback = {settings.min_feedback}. Have more of them graded."
-        return "stop", f"{what} ({moved}), and the examples cannot be rebuilt: {facts.obstacle or few}{also}"
-    return "refresh", f"{what} ({moved}); {usable}: rebuild them from this window.{also}"
+    missing = settings.min_feedback - facts.num_usable
+    only = f"only {usable}, drift.min_feedback = {settings.min_feedback}. Have more of them graded."
+    yield Row(
+        missing > 0,
+        "stop",
+        f"{what} ({numbers}), and the examples cannot be rebuilt: {facts.obstacle or only}{also}",
+        "Write from_traffic in the recipe's examples.py, so that graded conversations can become examples."
+        if facts.obstacle
+        else f"Have {missing} more conversations of this window graded, and run again: new examples need them.",
+    )
+    yield Row(
+        True,
+        "refresh",
+        f"{what} ({numbers}); {usable}: rebuild them from this window.{also}",
+        f"Let the run go on: it learns from the {facts.num_usable} graded conversations of this window.",
+    )
 
 
-def advice(verdict: Verdict, settings: Drift, facts: Facts) -> str:
-    """Say what to do, in one sentence."""
-    broken = [held for held in facts.contracts if not held.success]
-    if broken:
-        return f"Fix the log where it breaks {broken[0].name} of {broken[0].column}, and run again on a sound window."
-    if facts.error_share > settings.max_error_share:
-        return "Fix the tools that fail, and run again on a window in which they work."
-    if verdict == "stop":
-        if facts.obstacle:
-            return "Write from_traffic in the recipe's examples.py, so that graded conversations can become examples."
-        missing = settings.min_feedback - facts.num_usable
-        return f"Have {missing} more conversations of this window graded, and run again: new examples need them."
-    if verdict == "refresh":
-        return f"Let the run go on: it learns from the {facts.num_usable} graded conversations of this window."
+def _what_moved(facts: Facts) -> str:
+    """Say what to do about what moved, where that is no reason to stop or to refresh; empty if
+    nothing did."""
     moved = [row for row in facts.statistics if row.drifted]
     if stale := sorted({row.against for row in moved if row.group == "input"} & {"validation", "test"}):
         return f"Renew the examples of {' and '.join(stale)}: they measure what production no longer asks."
     if others := [row.feature for row in moved if row.group != "input"]:
         return f"Find out why {', '.join(dict.fromkeys(others))} moved before you trust what is measured next."
-    if not any(row.q_value is not None for row in facts.statistics):
-        if _too_few_units(settings, facts) is not None:
-            return "Take a window of more units: what belongs to one of them counts as one, not as many."
-        return "Take a longer window: this one is too small to judge."
-    return "Nothing to do: production looks like what the agent is trained and measured on."
+    return ""
 
 
 def _decides(row: FeatureDrift, facts: Facts) -> bool:

@@ -13,8 +13,7 @@ arguments and values of declared categories are kept as they are.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,12 +155,3 @@ def _encoder(plan: Plan) -> Encoder | None:
     from rft.windows import encoder  # only where it is asked for: it loads torch
 
     return encoder.load(plan.embedder)
-
-
-def bucket_words(texts: Sequence[str]) -> Callable[[str], str]:
-    """Name the buckets of the vocabulary, each by its most frequent word in these texts."""
-    tally = Counter(word for text in texts for word in words(text))
-    named: dict[str, str] = {}
-    for word, _ in sorted(tally.items(), key=lambda item: (item[1], item[0])):
-        named[str(word_hash(word) % BUCKETS)] = f"'{word}'"
-    return lambda value: named.get(value, f"bucket {value}")

@@ -235,7 +235,7 @@ def _environment(ctx: Context, source: str, run: Run) -> None:
     def check() -> str:
         found = environment(ctx, run)
         if found is None:
-            raise unverifiable("an earlier version recorded no packages; constraints.txt says which it asked for")
+            raise unverifiable("the run recorded no packages")
         told.append(found)
         return f"SHA-256 recomputed: {counted(len(found.starts[-1].packages), 'package')}"
 

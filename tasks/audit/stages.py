@@ -8,7 +8,6 @@ meanings.py.
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from pathlib import Path
 
@@ -155,19 +154,12 @@ class _Stages(Recorded):
         return self.at.outs.get(path)
 
     def _window(self, dep: Out) -> str:
-        """What a run read is what it kept. Version 0.1.0 read the user's own file, which may have
-        made room for the next one."""
+        """What a run read is what it kept."""
         kept = self.outs.get(str(shelves.CONVERSATIONS))
-        if kept is not None and dep.path == str(shelves.SNAPSHOT):
-            fits(dep.md5, kept.md5, f"what it read of {dep.path}")
-            return f"MD5 {dep.md5}, as it was kept in {kept.path}"
-        sha256 = self.params["traffic"].get("sha256")
-        for path in (self._cached(dep), self.ctx.clone.root / dep.path):
-            if path is not None and path.is_file() and files.sha256(path) == sha256 and _md5(path) == dep.md5:
-                return f"SHA-256 {sha256} recomputed"
-        now = self.ctx.clone.root / dep.path
-        where = f"{dep.path} holds another window by now" if now.is_file() else f"{dep.path} is not here any more"
-        raise unverifiable(f"{where}; what was read of it was kept as {shelves.CONVERSATIONS}")
+        if kept is None:
+            raise unverifiable(f"the run kept nothing of what it read of {dep.path}")
+        fits(dep.md5, kept.md5, f"what it read of {dep.path}")
+        return f"MD5 {dep.md5}, as it was kept in {kept.path}"
 
     def _log(self) -> str:
         """The log of a snapshot is the user's: its files may have gone, or made room for others."""
@@ -182,14 +174,5 @@ class _Stages(Recorded):
                 raise unverifiable(f"{source.name} holds another log by now; what was read of it was kept")
         return f"SHA-256 of {counted(len(manifest.sources), 'file')} recomputed"
 
-    def _cached(self, dep: Out) -> Path | None:
-        path = self.ctx.clone.dvc_cache / "files/md5" / dep.md5[:2] / dep.md5[2:]
-        return path if path.exists() else None
-
     def _input(self, dep: Out) -> str:
         raise unverifiable(f"{dep.path} came along with the run and is kept nowhere")
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

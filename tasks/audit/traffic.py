@@ -1,7 +1,6 @@
 """The conversations of a run: which ids its traffic shelf holds, from bytes that were hashed.
 
-A run keeps them as a snapshot, a folder of Parquet files (rft/snapshots/schema.py). Version 0.1.0
-kept one file of JSON lines.
+A run keeps them as a snapshot, a folder of Parquet files (rft/snapshots/schema.py).
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from tasks.audit.graph import altered
 from tasks.audit.lock import Stage
 from tasks.runs.artifacts import Out, Revision
 
-BEFORE = "data/traffic/conversations.jsonl"
-
 
 class HasStages(Protocol):
     """A run as an audit reads it."""
@@ -36,8 +33,8 @@ class HasStages(Protocol):
 
 def out(run: HasStages) -> Out | None:
     """The output that holds them."""
-    known = (str(shelves.CONVERSATIONS), BEFORE)
-    return next((out for stage in run.stages.values() for out in stage.outs if out.path in known), None)
+    outs = (out for stage in run.stages.values() for out in stage.outs)
+    return next((out for out in outs if out.path == str(shelves.CONVERSATIONS)), None)
 
 
 def ids(ctx: Context, run: HasStages) -> list[str]:
@@ -45,15 +42,13 @@ def ids(ctx: Context, run: HasStages) -> list[str]:
     found = out(run)
     if found is None:
         return []
-    if not found.is_folder:
-        return ids_of_lines(ctx.store.read(run.at, found), "conversation_id", found.path)
     return [each for name, part in _parts(ctx, run, found).items() for each in _column(part, f"{found.path}/{name}")]
 
 
 def manifest(ctx: Context, run: HasStages) -> Manifest | None:
-    """What the snapshot says of itself; None for version 0.1.0. Raises Broken."""
+    """What the snapshot says of itself; None where the run kept none. Raises Broken."""
     found = out(run)
-    if found is None or not found.is_folder:
+    if found is None:
         return None
     md5 = _listing(ctx, run, found).get(MANIFEST)
     path = f"{found.path}/{MANIFEST}"

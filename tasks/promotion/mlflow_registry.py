@@ -104,7 +104,6 @@ class MLflowRegistry:
         """The version that stands for a promotion; registers it if need be."""
         for known in self.client.search_model_versions(f"name = '{model}'"):
             if known.tags.get(_NUMBER) == str(number) and known.tags.get(_LEDGER) in state.geneses:
-                self._complete(model, state, number, known)
                 return known
         run_id = self._run_id(model, state, number)
         tags = {_LEDGER: state.genesis, _NUMBER: str(number), **self._tags(model, state, number)}
@@ -118,16 +117,6 @@ class MLflowRegistry:
             tags=tags,
             description=self._in_words(model, state, number, tags),
         )
-
-    def _complete(self, model: str, state: State, number: int, known: Any) -> None:
-        """Add what earlier versions of agent-rft did not write. What anybody else wrote stays."""
-        missing = _links(model, state, number, self._run_id(model, state, number))
-        missing = {key: value for key, value in missing.items() if key not in known.tags}
-        for key, value in missing.items():
-            self.client.set_model_version_tag(model, known.version, key, value)
-        if (known.description or "") in ("", _name(model, number)):
-            words = self._in_words(model, state, number, known.tags)
-            self.client.update_model_version(model, known.version, words)
 
     def _run_id(self, model: str, state: State, number: int) -> str | None:
         made = state.promotions.get(number)

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
@@ -345,41 +343,18 @@ def _seed_prompt(at: Revision) -> PromptSettings | None:
 
 # -- with what it was made -------------------------------------------------------------------------
 def _environment(at: Revision, record: dict[str, Any]) -> dict[str, Any]:
-    """Packages, Python and tool: as the run itself recorded them, else the pins of its commit."""
-    content, named = at.file(ENVIRONMENT), record.get("environment_sha256")
-    if named is not None and (content is None or hashlib.sha256(content).hexdigest() != named):
-        raise UserError(
-            f"{ENVIRONMENT} of revision {at.commit[:10]} is not the one that its run recorded: it was changed."
-        )
-    if content is not None:
-        try:
-            last = reports.parse(Environment, content, f"{ENVIRONMENT} of revision {at.commit[:10]}").starts[-1]
-        except (ValidationError, IndexError):
-            raise UserError(f"{ENVIRONMENT} of revision {at.commit[:10]} is not whole: it was changed.") from None
-        said = f"installed when the run started at {last.started}"
-        known = {"tool": last.tool, "python": last.python, "platform": last.platform}
-        return known | {"packages": dict(sorted(last.packages.items())), "packages_from": said}
-    lines = (at.file("constraints.txt") or b"").decode("utf-8", "replace").splitlines()
-    pins = (line.split(";")[0].strip().partition("==") for line in lines if "==" in line and not line.startswith("#"))
-    packages = {name.strip(): version.strip() for name, _, version in pins}
-    said = (
-        "pinned in constraints.txt of the run's commit; what was installed then is not on record, because the run was "
-        "made by an earlier version of agent-rft"
-    )
-    known = {"tool": _version(at), "python": "", "platform": ""}
-    return known | {"packages": dict(sorted(packages.items())), "packages_from": said}
-
-
-def _version(at: Revision) -> str:
+    """Packages, Python and tool, as the run itself recorded them."""
+    where = f"{ENVIRONMENT} of revision {at.commit[:10]}"
+    content = at.file(ENVIRONMENT)
+    if content is None or hashlib.sha256(content).hexdigest() != record.get("environment_sha256"):
+        raise UserError(f"{where} is not the one that its run recorded: it was changed.")
     try:
-        return str(tomllib.loads((at.file("pyproject.toml") or b"").decode())["project"]["version"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
-def without_paths(path: str) -> str:
-    """The last part of a path or address, for what is to be read elsewhere."""
-    return PurePosixPath(path).name
+        last = reports.parse(Environment, content, where).starts[-1]
+    except (ValidationError, IndexError):
+        raise UserError(f"{where} is not whole: it was changed.") from None
+    said = f"installed when the run started at {last.started}"
+    known = {"tool": last.tool, "python": last.python, "platform": last.platform}
+    return known | {"packages": dict(sorted(last.packages.items())), "packages_from": said}
 
 
 def prompt_sha256(prompt: PromptSettings) -> str:

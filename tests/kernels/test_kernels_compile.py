@@ -50,7 +50,7 @@ def compiled(name: str, chip: int, dtype: torch.dtype, aligned: bool = True) -> 
     types = {"hidden": f"*{element}", "weight": f"*{element}", "slab_NC": f"*{element}", "ids_N": "*i64"}
     types |= dict.fromkeys(("scale", "clip_low", "clip_high"), "fp32")
     constants = {"TILE_N": tiles.n, "TILE_V": tiles.v, "TILE_D": tiles.d, "EVEN_D": aligned, "GROUP": 16, "ROWS": 0}
-    constants |= {"PRECISION": "tf32x3" if dtype == torch.float32 else "tf32", "WITH_ENTROPY": True, "WITH_LOSS": True}
+    constants |= {"PRECISION": "tf32x3" if dtype == torch.float32 else "tf32", "WITH_ENTROPY": True}
     constants |= fused.FINISH if name == "finish" else {}
     signature, attributes = {}, {}
     for index, parameter in enumerate(kernel.params):

@@ -15,7 +15,8 @@ import pytest
 
 from rft import config, recipe, reports
 from rft.errors import ConfigError
-from rft.gate import costs
+from rft.gate import checks
+from rft.gate.checks import Case
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import Arm, Check, Evaluation, Row, wording
 from rft.rollouts import evaluate
@@ -35,13 +36,13 @@ from tests.scripted_server import says, scripted
 pytestmark = pytest.mark.usefixtures("ready_server")
 
 PROMPT = reports.PromptSettings(name="seed", system=" look it up", max_turns=4)
-STORED = Path(__file__).parents[1] / "golden/stored-0.1.0/data/challenger/report.json"
 BAD = '<tool_call>\n{"name": "lookup", "arguments": [1]}\n</tool_call>'
 
 
 def judge(new: Arm, old: Arm, **thresholds: Any) -> dict[str, Check]:
     section = config.parse({**sample_reports.GATE.model_dump(), **thresholds}, "params.yaml", config.Gate)
-    return {check.name: check for check in costs.of_arms(section, new, old)}
+    case = Case(section, new, old, 0.025, reports.HackSource(declared=True, flagged=[], tried=0))
+    return {check.name: check for check in checks.of(case)}
 
 
 # -- real rollouts ---------------------------------------------------------------------------------
@@ -259,19 +260,8 @@ def test_where_none_is_lost_nothing_is_open(ours: recipe.Recipe, endpoint: Any):
 def test_an_arm_without_any_score_passes_nothing_but_says_why(ours: recipe.Recipe, endpoint: Any):
     whole = arm(ours, endpoint, Scripted(("0000",)), k=1)
     found = judge(lost(whole, 6), whole)
-    assert [check.name for check in found.values() if check.passed] == []
+    assert [check.name for check in found.values() if check.passed] == ["greedy score"], "whose rollouts were not lost"
     assert found[wording.TURNS].detail == "no example has a score in both arms"
-
-
-# -- reports of 0.1.0 ------------------------------------------------------------------------------
-def test_a_report_of_0_1_0_is_judged_and_says_what_it_does_not_hold():
-    stored = reports.read(reports.ChallengerReport, STORED)
-    found = judge(stored.arms[2], stored.arms[0])
-    assert [wording.verdict(found[name]) for name in (wording.COST, wording.TURNS, wording.UNREADABLE)] == [
-        "not measured"
-    ] * 3
-    assert "older version" in found[wording.TURNS].detail
-    assert found[wording.UNSCORED].passed
 
 
 @pytest.mark.parametrize("key", ["max_turns_p95_increase", "max_unreadable_increase", "max_unscored_increase"])

@@ -233,7 +233,7 @@ def feature(name: str, group: Any, drifted: bool) -> FeatureDrift:
 def test_the_share_of_drifted_inputs_decides(num_drifted: int, share: float, num_usable: int, verdict: str) -> None:
     statistics = [feature(f"f{n}", "input", n < num_drifted) for n in range(4)] + [feature("latency_s", "agent", True)]
     facts = drift.Facts(statistics, [Contract(name="n", column="c", success=True)], 500, 500, 0.0, num_usable)
-    found, reason = drift.decide(Drift(refresh_share=share, min_feedback=99), facts)
+    _, found, reason, _ = drift.decide(Drift(refresh_share=share, min_feedback=99), facts)
     assert found == verdict
     assert "Also moved, against the reference: latency_s." in reason
 
@@ -469,7 +469,7 @@ def test_the_simulated_drift_is_seen_feature_by_feature(icd10: Any, tmp_path: Pa
     assert drifted >= {"input_words", "vocabulary", "phrasing", "chapter", "opening", "tool_errors", "latency_s"}
     num_usable = sum(1 for _ in feedback.usable(reading.conversations(snapshot), loaded))
     share = drift.tool_error_share(reading.parts(snapshot))
-    assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, share, num_usable))[0] == "refresh"
+    assert drift.decide(found.drift, drift.Facts(statistics, [], 2000, 400, share, num_usable)).verdict == "refresh"
 
 
 @pytest.mark.slow

@@ -391,23 +391,6 @@ def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, 
 
 
 @pytest.mark.slow
-def test_a_version_without_words_gets_them_and_what_others_wrote_stays(here: Clone) -> None:
-    """Earlier versions of agent-rft wrote a name, and no command."""
-    made, client = people.approve(here, only(here).name).promoted, tracking.client(here)
-    assert made is not None
-    champion, before = (client.get_model_version_by_alias("tiny", alias).version for alias in ("champion", "previous"))
-    client.delete_model_version_tag("tiny", champion, "audit")
-    client.update_model_version("tiny", champion, f"tiny-{made.number}")
-    client.update_model_version("tiny", before, "Somebody's.")
-    client.set_registered_model_alias("tiny", "champion", before)
-    assert projections.reconcile(here) == []
-    mended = client.get_model_version_by_alias("tiny", "champion")
-    assert (mended.version, mended.tags["audit"]) == (champion, f"rft audit tiny@{made.number}")
-    assert mended.description.startswith(f"**Champion {made.number} of tiny**")
-    assert client.get_model_version("tiny", before).description == "Somebody's."
-
-
-@pytest.mark.slow
 def test_a_projection_that_names_an_unknown_entry_is_left_alone(here: Clone) -> None:
     """The ledger was cut behind our back, what was seen deleted: the registry knows."""
     made = people.approve(here, only(here).name).promoted

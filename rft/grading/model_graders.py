@@ -1,8 +1,10 @@
-"""The grader that asks a judge for a number.
+"""The graders that ask a judge: for a number (`score_model`), or for a label (`label_model`).
 
-The judge is told `input`, with the templates filled in, and asked for its steps and a number. A
-number beyond `range` is clipped to it, as published. What is no number is no verdict: the published
-grader makes it 0, which here would be a statement about the policy.
+The judge is told `input`, with the templates filled in. A number beyond `range` is clipped to it as
+published. A label gives 1 if it is one of `passing_labels`, else 0; the published contract has it
+inside a multi, and one platform also alone: here it may stand in both places. What is no number, or
+none of the labels, is no verdict. The published grader makes it 0, which here would be a statement
+about the policy.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from rft import config
-from rft.config.graders import ScoreModel
+from rft.config.graders import LabelModel, ScoreModel
 from rft.config.templates import Missing
 from rft.grading.judge import Judge, TokenUsage
 from rft.grading.seen import scope_of, without
@@ -21,15 +23,18 @@ from rft.types import Example, Grade, RolloutContext, Scored, StopReason, Turn, 
 from rft.wire.contract import Malformed
 
 
-class ScoreJudge:
-    """The grader of a `score_model`: open it with `async with`."""
+class ModelGrader:
+    """The grader of a `score_model` or a `label_model`: open it with `async with`."""
 
-    def __init__(self, settings: ScoreModel, section: config.Tools) -> None:
+    def __init__(self, settings: ScoreModel | LabelModel, section: config.Tools) -> None:
         """Raises ConfigError without a judge's address."""
         self._settings = settings
         self.scale: Scale = settings.scale
-        low_to_high = f"a number, {from_to(self.scale.ends)}"
-        self._judge = Judge(settings, section, {"type": "number", "description": low_to_high}, _number)
+        if isinstance(settings, ScoreModel):
+            schema = {"type": "number", "description": f"a number, {from_to(self.scale.ends)}"}
+            self._judge = Judge(settings, section, schema, _number)
+        else:
+            self._judge = Judge(settings, section, {"type": "string", "enum": settings.labels}, self._label)
 
     async def __aenter__(self) -> Self:
         await self._judge.__aenter__()
@@ -53,9 +58,19 @@ class ScoreJudge:
         found = verdict.result
         if isinstance(found, Unscored):
             return Unscored(found.status, found.explanation, found.flags, verdict.evidence)
-        score = min(max(found, self.scale.low), self.scale.high)
-        words = verdict.words if score == found else f"clipped from {found:g}. {verdict.words}"
+        if isinstance(self._settings, LabelModel):
+            score = float(found in self._settings.passing_labels)
+            words = f"{found}: {verdict.words}" if verdict.words else str(found)
+        else:
+            score = min(max(float(found), self.scale.low), self.scale.high)
+            words = verdict.words if score == found else f"clipped from {found:g}. {verdict.words}"
         return Scored(score, solved=score >= self.scale.pass_threshold, explanation=words, evidence=verdict.evidence)
+
+    def _label(self, value: Any) -> str:
+        assert isinstance(self._settings, LabelModel)
+        if value not in self._settings.labels:
+            raise Malformed(f"the judge's label is {value!r:.80}, expected one of {', '.join(self._settings.labels)}")
+        return value
 
 
 def _number(value: Any) -> float:

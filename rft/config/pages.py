@@ -1,0 +1,62 @@
+"""Write what docs/params.md and docs/graders.md say of every key.
+
+The words are the docstrings under the keys (reference.py), so that source and pages cannot differ.
+The pages are written by people but for the part between two marks.
+
+    python -m rft.config.pages            # which pages are old
+    python -m rft.config.pages --write    # write them
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rft.config.graders import TYPES, Grader
+from rft.config.reference import Key, keys, table, tables
+
+DOCS = Path(__file__).parents[2] / "docs"
+BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
+
+
+def of_graders() -> str:
+    """Write the keys that all types have, and then those of each type."""
+    common = [key for key in keys(Grader, "") if key.name != "type"]
+    parts = ["Of all types:\n", *table(common), ""]
+    for name, kind in TYPES.items():
+        known = {key.name for key in common}
+        parts += [f"### `{name}`\n", *table([key for key in _own(kind) if key.name not in known]), ""]
+    return "\n".join(parts)
+
+
+def _own(kind: type[Grader]) -> Iterator[Key]:
+    for key in keys(kind, ""):
+        if key.name != "type" and not key.name.startswith("graders."):
+            yield key
+
+
+PAGES = {"params.md": tables, "graders.md": of_graders}
+
+
+def renewed(name: str) -> str:
+    """Return a page with its tables renewed."""
+    before, _, rest = (DOCS / name).read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}{PAGES[name]()}{END}{after}"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--write"]):
+        print("usage: python -m rft.config.pages [--write]", file=sys.stderr)
+        return 2
+    for name in PAGES:
+        if (now := renewed(name)) != (DOCS / name).read_text(encoding="utf-8"):
+            print(f"docs/{name} is {'written' if arguments else 'old'}")
+            if arguments:
+                (DOCS / name).write_text(now, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
