@@ -86,15 +86,21 @@ $(READY):
 	lock=$$(lock)
 	torch=(resolved "$(RFT_TORCH)")
 	if [[ -n $$lock && "$(RFT_TORCH)" == *+cpu ]]; then torch=(pip_install --no-deps "$(RFT_TORCH)"); fi # other builds bring packages of their own
-	echo "[setup] 2/3 $(RFT_TORCH)"
-	"$${torch[@]}" >/dev/null || "$${torch[@]}" --extra-index-url "$(RFT_TORCH_INDEX)" >/dev/null || failed "$(RFT_TORCH) could not be installed."
+	torch() { "$${torch[@]}" >/dev/null || "$${torch[@]}" --extra-index-url "$(RFT_TORCH_INDEX)" >/dev/null; }
 	if [[ -n $$lock ]]; then
+		echo "[setup] 2/3 $(RFT_TORCH)"
+		beside=
+		# Without packages of its own it is unpacked beside the others, which takes a core each.
+		if [[ $${torch[0]} == pip_install ]]; then torch & beside=$$!; else torch || failed "$(RFT_TORCH) could not be installed."; fi
 		echo "[setup] 3/3 all other packages, by $$lock"
-		pip_install --no-deps --require-hashes -r "$$lock" | progress || failed "the packages could not be installed."
+		pip_install --no-deps --require-hashes -r "$$lock" | progress || { wait $$beside || true; failed "the packages could not be installed."; }
+		wait $$beside || failed "$(RFT_TORCH) could not be installed."
 		pip_install --no-deps --no-build-isolation --editable . >/dev/null || failed "agent-rft could not be installed."
 		missing=$$($(BIN)/python -m pip check | grep "not installed" || true) # a lock that was cut at a line
 		if [[ -n $$missing ]]; then echo "$$missing" >> .venv/setup.log; failed "$$lock lacks a package: git checkout $$lock, or make lock."; fi
 	else
+		echo "[setup] 2/3 $(RFT_TORCH)"
+		torch || failed "$(RFT_TORCH) could not be installed."
 		echo "[setup] 3/3 all other packages, a few minutes: there is no lock for $$version, this platform and $(RFT_TORCH), so pip's resolver is asked"
 		resolved --editable '.[test]' | progress || failed "the packages could not be installed."
 	fi
