@@ -31,7 +31,7 @@ READY := .venv/ready-$(shell { cat pyproject.toml constraints.txt lock-*.txt; ec
 # pip's whole output goes to a log; `progress` shows that it is alive. It compiles nothing: a minute for files of which most are
 # never imported, and Python compiles those that are. Where it may not, all are compiled here: else `import torch` takes 4 s, not 1.5.
 define SETUP
-pip_install() { $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$$@" 2>&1 | tee -a .venv/setup.log; }
+pip_install() { $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile "$$@" 2>&1 | tee -a "$${log:-.venv/setup.log}"; }
 resolved() { pip_install -c constraints.txt "$$@"; }
 # The lock for this Python and platform; nothing where there is none, or none for this PyTorch (tasks/pins.py).
 lock() {
@@ -91,10 +91,10 @@ $(READY):
 		echo "[setup] 2/3 $(RFT_TORCH)"
 		beside=
 		# Without packages of its own it is unpacked beside the others, which takes a core each.
-		if [[ $${torch[0]} == pip_install ]]; then torch & beside=$$!; else torch || failed "$(RFT_TORCH) could not be installed."; fi
+		if [[ $${torch[0]} == pip_install ]]; then log=.venv/torch.log torch & beside=$$!; else torch || failed "$(RFT_TORCH) could not be installed."; fi
 		echo "[setup] 3/3 all other packages, by $$lock"
 		pip_install --no-deps --require-hashes -r "$$lock" | progress || { wait $$beside || true; failed "the packages could not be installed."; }
-		wait $$beside || failed "$(RFT_TORCH) could not be installed."
+		wait $$beside || { cat .venv/torch.log >> .venv/setup.log; failed "$(RFT_TORCH) could not be installed."; }
 		pip_install --no-deps --no-build-isolation --editable . >/dev/null || failed "agent-rft could not be installed."
 		missing=$$($(BIN)/python -m pip check | grep "not installed" || true) # a lock that was cut at a line
 		if [[ -n $$missing ]]; then echo "$$missing" >> .venv/setup.log; failed "$$lock lacks a package: git checkout $$lock, or make lock."; fi

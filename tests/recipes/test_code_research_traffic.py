@@ -124,7 +124,7 @@ def test_drift_between_two_windows_is_found(code: Recipe, tmp_path: Path) -> Non
         rows = comparison.control(comparison.compare(trained_on, now, params.drift), params.drift)
         usable = sum(1 for _ in feedback.usable(reading.conversations(snapshot), code))
         seen = drift.Facts(rows, [], 800, 400, drift.tool_error_share(reading.parts(snapshot)), usable)
-        return drift.decide(params.drift, seen)[0], {row.feature for row in rows if row.drifted}
+        return drift.decide(params.drift, seen).verdict, {row.feature for row in rows if row.drifted}
 
     assert look(False) == ("continue", set())
     verdict, features = look(True)

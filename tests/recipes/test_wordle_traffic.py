@@ -116,7 +116,7 @@ def test_drift_says_continue_and_refresh(wordle: Recipe, tmp_path: Path) -> None
     def judged(window: reports.Profile) -> tuple[str, set[str]]:
         rows = comparison.compare_all({"train": trained, "window": before}, window, params.drift)
         statistics = comparison.control(rows, params.drift)
-        verdict, _ = drift.decide(params.drift, drift.Facts(statistics, [], 2000, 400, num_usable=150))
+        verdict = drift.decide(params.drift, drift.Facts(statistics, [], 2000, 400, num_usable=150)).verdict
         return verdict, {row.feature for row in statistics if row.drifted}
 
     assert judged(like) == ("continue", set())
