@@ -67,7 +67,7 @@ def test_a_loop_that_is_held_is_seen():
     async def elsewhere(text: str) -> object:
         return await asyncio.to_thread(busy, text)
 
-    text = "a" * 20_000
+    text = "a" * 40_000  # held for 130 ms; another thread lets go after 5
     assert slow_text.held(held, text) > 4 * slow_text.held(elsewhere, text)
 
 
