@@ -50,9 +50,10 @@ class UserError(RftError):
     exit_code = 2
 
 
-def removed(what: str) -> UserError:
+def removed(what: str, remedy: str = "") -> UserError:
     """Return the error for something in a format that no version reads any more."""
-    return UserError(f"{what} has a format from before the first release. The last that reads it is {LAST_WITH_OLD}.")
+    words = f"{what} has a format from before the first release. The last that reads it is {LAST_WITH_OLD}."
+    return UserError(f"{words} {remedy}".strip())
 
 
 class ConfigError(UserError):

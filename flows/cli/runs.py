@@ -131,8 +131,6 @@ def _then(here: Clone, record: RunRecord, state: State, time: str) -> str:
         return "can go on"
     if (waiting := state.request(record.name)) is not None:
         return fate.of(state, waiting, time).words
-    if record.name in {made.run for made in state.promotions.values()}:  # from an earlier version's record
-        return "was champion"
     if record.decision == "promote" and record.by_policy is False:
         return "other thresholds"
     return _UNASKED if record.decision == "promote" else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rft.config.graders import TYPES, Grader
 from rft.config.reference import Key, keys, table, tables
+from rft.errors import UserError
 
 DOCS = Path(__file__).parents[2] / "docs"
 BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
@@ -40,22 +41,26 @@ PAGES = {"params.md": tables, "graders.md": of_graders}
 
 
 def renewed(name: str) -> str:
-    """Return a page with its tables renewed."""
-    before, _, rest = (DOCS / name).read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}{PAGES[name]()}{END}{after}"
+    """Return a page with its tables renewed. Raises UserError for a page without its marks, because
+    what stands behind them would be lost."""
+    before, begin, rest = (DOCS / name).read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"docs/{name}: the marks {BEGIN.strip()} and {END.strip()} are not there. Put them back.")
+    return f"{before}{begin}{PAGES[name]()}{end}{after}"
 
 
 def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--write"]):
         print("usage: python -m rft.config.pages [--write]", file=sys.stderr)
         return 2
-    for name in PAGES:
-        if (now := renewed(name)) != (DOCS / name).read_text(encoding="utf-8"):
-            print(f"docs/{name} is {'written' if arguments else 'old'}")
-            if arguments:
-                (DOCS / name).write_text(now, encoding="utf-8")
-    return 0
+    pages = {name: renewed(name) for name in PAGES}
+    old = [name for name, now in pages.items() if now != (DOCS / name).read_text(encoding="utf-8")]
+    for name in old:
+        print(f"docs/{name} is {'written' if arguments else 'old'}")
+        if arguments:
+            (DOCS / name).write_text(pages[name], encoding="utf-8")
+    return 1 if old and not arguments else 0
 
 
 if __name__ == "__main__":

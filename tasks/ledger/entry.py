@@ -247,7 +247,7 @@ def parse(content: bytes, where: str) -> Entry:
         made = Entry.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        if first.get("ctx", {}).get("tag") == "imported":
+        if any(each.get("ctx", {}).get("tag") == "imported" for each in error.errors()):
             raise removed(f"{where}: an entry of kind 'imported'") from None
         key = ".".join(map(str, first["loc"]))
         what = f"{where}: {key}: {first['msg']}"

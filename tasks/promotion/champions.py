@@ -41,7 +41,8 @@ def of_params(clone: Clone, params: config.Params, said: Callable[[str], None] =
     clone knows, and cannot be promoted if that was not the champion."""
     state = book.latest(clone, said).state
     if state.number == 0 and (record := clone.state / "ledger.jsonl").exists():
-        raise removed(f"{record}, a record of approvals,")
+        remedy = "To begin a ledger without it, move it away: what was approved then no longer counts."
+        raise removed(f"{record}, a record of approvals,", remedy)
     return served(clone, state, model_name(params))
 
 

@@ -15,6 +15,7 @@ from rft import config
 from rft.config import pages, reference
 from rft.config.section import Section
 from rft.doctor import configuration
+from rft.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +50,23 @@ def test_n16_the_reference_is_what_the_source_says() -> None:
     for name in pages.PAGES:
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert text == pages.renewed(name), f"docs/{name} is old: python -m rft.config.pages --write"
+
+
+def test_a_page_is_old_or_lacks_its_marks_and_nothing_of_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    for name in pages.PAGES:
+        (tmp_path / name).write_text(f"before\n{pages.BEGIN}old\n{pages.END}after\n", encoding="utf-8")
+    assert pages.main([]) == 1
+    assert capsys.readouterr().out == "docs/params.md is old\ndocs/graders.md is old\n"
+    assert (pages.main(["--write"]), pages.main([])) == (0, 0)
+    assert (tmp_path / "params.md").read_text(encoding="utf-8").endswith(f"{pages.END}after\n")
+    cut = f"before\n{pages.BEGIN}old\nafter\n"
+    (tmp_path / "graders.md").write_text(cut, encoding="utf-8")
+    with pytest.raises(UserError, match=r"docs/graders\.md: the marks .* are not there"):
+        pages.main(["--write"])
+    assert (tmp_path / "graders.md").read_text(encoding="utf-8") == cut
 
 
 def test_a_key_says_its_type_bounds_default_and_choices() -> None:

@@ -22,7 +22,7 @@ from ledger_world import append
 
 from flows import cli
 from rft.errors import UserError
-from tasks.ledger import book, chain, keys, memory
+from tasks.ledger import book, chain, entry, keys, memory
 from tasks.runs import records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -304,3 +304,13 @@ def test_kill_while_the_machine_key_is_made_leaves_nothing(clone: Clone, tmp_pat
     assert sorted(file.name for file in keys.folder(clone).iterdir()) == ["lock", "machine", "machine.pub"]
     assert keys.sign(key, b"x", keys.COMMIT)
     assert (keys.folder(clone) / "machine.pub").read_text().startswith(key.public)
+
+
+def test_an_entry_of_a_kind_that_went_names_the_commit_that_reads_it() -> None:
+    gone = b'{"act":{"action":"promote","kind":"imported","model":"tiny"},"number":2}'
+    with pytest.raises(
+        UserError, match=r"ledger commit 12: an entry of kind 'imported' has a format .* commit af656ea"
+    ):
+        entry.parse(gone, "ledger commit 12")
+    with pytest.raises(UserError, match="It is no entry of the ledger, or a later version's"):
+        entry.parse(gone.replace(b"imported", b"unheard"), "ledger commit 12")

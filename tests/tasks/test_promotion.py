@@ -541,7 +541,9 @@ def without_ledger(clone: Clone) -> None:
 def test_a_record_from_before_the_first_release_is_never_forgotten(here: Clone) -> None:
     without_ledger(here)
     (here.state / "ledger.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match=r"ledger\.jsonl, a record of approvals, has a format from before .* af656ea"):
+    with pytest.raises(
+        UserError, match=r"ledger\.jsonl, a record of approvals, has a format from before .* af656ea.* move it away"
+    ):
         champions.of_params(here, params(here))
 
 
