@@ -82,7 +82,14 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),
+        **_gpu(),
     }
+
+
+def _gpu() -> dict[str, str]:
+    """Name the GPU that a figure could use. One that did not load torch used none."""
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch and torch.cuda.is_available() else {}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     # TRL, what its response parsing asks for beside its own list, and what the recipes' tools
     # import of ours
     "trl": (
-        *("trl==1.16.0", "jmespath", "peft", "pydantic", "aiohttp", "jsonschema", "referencing", "rfc8785"),
+        *("trl==1.16.0", "jmespath", "peft", "pydantic", "aiohttp", "jsonschema-rs", "rfc8785"),
         "simple-icd-10-cm",
     ),
     "evidently": ("evidently==0.7.23", "pandas==2.3.3", "pyarrow"),

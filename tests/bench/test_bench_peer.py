@@ -3,16 +3,22 @@ the same prompts, tools and rewards as ours."""
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import json
+import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from bench import peer, speed_trl, trl_peer
+from bench import peer, speed_trl, trl_peer, trl_step
 from rft import config, recipe
 from rft.chat.renderer import Chat
 from rft.grading import budget
@@ -57,6 +63,53 @@ def test_an_environment_is_built_once_and_again_for_other_requirements(
         peer.python("bare")
     assert not mark.exists()
     assert not list((bare / "bare").glob("ready-*"))  # what could not be built is not taken for built
+
+
+BROUGHT_BY_TRL = ("accelerate", "datasets", "transformers")
+LOADED = """
+import importlib, importlib.metadata, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+owners = importlib.metadata.packages_distributions()
+files = {name.split(".")[0]: str(getattr(one, "__file__", "")) for name, one in sys.modules.items()}
+installed = {name for name, file in files.items() if "site-packages" in file}
+print(*{owners[name][0] for name in installed if name in owners}, sep="\\n")
+"""
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is no package
+        return False
+
+
+def test_trls_environment_has_what_our_modules_load_there() -> None:
+    """A module of ours once moved to another library, and the figure failed where nobody looked."""
+    scripts = [ast.parse(Path(script.__file__).read_text(encoding="utf-8")) for script in (trl_peer, trl_step)]
+    imports = [node for script in scripts for node in ast.walk(script) if isinstance(node, ast.ImportFrom)]
+    ours = {
+        f"{node.module}.{alias.name}"
+        for node in imports
+        if (node.module or "").split(".")[0] in ("rft", "bench")
+        for alias in node.names
+    }
+    modules = {name if _is_module(name) else name.rpartition(".")[0] for name in ours} | {"recipes.icd10"}
+    done = subprocess.run([sys.executable, "-c", LOADED, *sorted(modules)], capture_output=True, text=True, check=True)
+    there = {"torch", *BROUGHT_BY_TRL, *(Requirement(one).name for one in peer.PEERS["trl"])}
+    unseen = list(there)
+    while unseen:
+        try:
+            wanted = [Requirement(one) for one in importlib.metadata.requires(unseen.pop()) or ()]
+        except importlib.metadata.PackageNotFoundError:  # TRL itself is not in ours
+            continue
+        new = {one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})} - there
+        there |= new
+        unseen += new
+    declared = {Requirement(one).name for one in importlib.metadata.requires("agent-rft") or ()}
+    loaded, named, given = ({canonicalize_name(one) for one in each} for each in (done.stdout.split(), declared, there))
+    assert "pydantic" in loaded & named
+    assert loaded & named <= given
 
 
 def test_a_script_that_fails_or_hangs_says_where_its_output_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
