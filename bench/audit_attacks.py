@@ -158,10 +158,10 @@ def objects(scene: Scene) -> Iterator[Case]:
     yield Case(name, UNASKED, lambda s: s.overwrite(alone, _shifted), revision, asks="run")
     for place in (TRAINED, EDITED):  # the ledger carries it as a parent, so reading the chain finds it
         commit = scene.revision(place)
-        words = commit[:10]
+        text = commit[:10]
         name = f"the commit of run {place}'s revision"
-        yield Case(f"{name}, overwritten", place, lambda s, commit=commit: s.overwrite(commit, _shifted), says=words)
-        yield Case(f"{name}, gone", place, lambda s, commit=commit: _lose(s, commit), says=words)
+        yield Case(f"{name}, overwritten", place, lambda s, commit=commit: s.overwrite(commit, _shifted), says=text)
+        yield Case(f"{name}, gone", place, lambda s, commit=commit: _lose(s, commit), says=text)
 
 
 def _shifted(content: bytes) -> bytes:
@@ -254,9 +254,9 @@ def revisions(scene: Scene) -> Iterator[Case]:
         ("revision:*", "environment:RUN"),
     )
     yield case("environment.json removed", lambda s: {"data/environment.json": None}, ("revision:*", "environment:RUN"))
-    shelf = ("stage:RUN/*", "bytes:RUN/data/champion")
-    yield case("champion.json changed", lambda s: {"data/champion/champion.json": _champion(s)}, shelf)
-    yield case("the champion's weights are others", lambda s: {f"{WEIGHTS}.dvc": _pointer(s)}, shelf)
+    of_champion = ("stage:RUN/*", "bytes:RUN/data/champion")
+    yield case("champion.json changed", lambda s: {"data/champion/champion.json": _champion(s)}, of_champion)
+    yield case("the champion's weights are others", lambda s: {f"{WEIGHTS}.dvc": _pointer(s)}, of_champion)
     declared = ("revision:*", "stage:RUN/*")
     for what, found, put in (
         ("a command", b"cmd: exec python -m rft train", b"cmd: exec python -m rft other"),
@@ -559,13 +559,13 @@ def ledger(scene: Scene) -> Iterator[Case]:
     last = scene.ledger.stored[-1].entry.number
     for back in (1, 10, 40):
         to = scene.ledger.stored[-1 - back].commit.id
-        words = f"entry {last}"
-        yield Case(f"rewound by {back}", EDITED, lambda s, to=to: _point(s, to), says=words)
+        text = f"entry {last}"
+        yield Case(f"rewound by {back}", EDITED, lambda s, to=to: _point(s, to), says=text)
     for place in (BEFORE, GIVEN):
         to = scene.entry("request", place).commit.id
-        words = "was cut or rewound"
+        text = "was cut or rewound"
         name = f"rewound to the request of run {place}, and what was seen last is deleted"
-        yield Case(name, place, lambda s, to=to: _forgotten(s, to), says=words)
+        yield Case(name, place, lambda s, to=to: _forgotten(s, to), says=text)
     yield Case("the ledger's ref removed", EDITED, lambda s: _unref(s), says="is gone")
     revision = scene.revision(EDITED)
     tree = scene.blob(revision, "")

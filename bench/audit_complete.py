@@ -71,7 +71,7 @@ def downwards(clone: Clone, version: Version) -> str:
     from tasks import audit
 
     question = audit.Question(f"{version.model}@{version.number}")
-    told = {*audit.conversations(clone, question, said=audit_world.silent)}
+    told = {*audit.conversations(clone, question, report_line=audit_world.silent)}
     return _differ("conversations", told, version.conversations)
 
 
@@ -85,7 +85,7 @@ def of_example(clone: Clone, found: Found, example: str) -> str:
 def _asked(clone: Clone, sought: Sought) -> Audit:
     from tasks import audit
 
-    return audit.ask(clone, audit.Question(sought=sought), said=audit_world.silent)
+    return audit.ask(clone, audit.Question(sought=sought), report_line=audit_world.silent)
 
 
 def _runs(audit: Audit) -> set[str]:
@@ -99,9 +99,9 @@ def _versions(audit: Audit) -> set[str]:
 
 def _differ(what: str, told: set[str], wanted: set[str] | frozenset[str]) -> str:
     more, less = sorted(told - wanted), sorted(wanted - told)
-    words = [f"{len(more)} {what} too many ({', '.join(more[:3])}). "] if more else []
-    words += [f"{len(less)} {what} too few ({', '.join(less[:3])}). "] if less else []
-    return "".join(words)
+    sentences = [f"{len(more)} {what} too many ({', '.join(more[:3])}). "] if more else []
+    sentences += [f"{len(less)} {what} too few ({', '.join(less[:3])}). "] if less else []
+    return "".join(sentences)
 
 
 FIGURES = {"audit_complete": audit_complete}

@@ -40,7 +40,7 @@ class Hashed:
 
 @dataclass
 class Tree:
-    """A worktree whose shelves lie there."""
+    """A worktree in which the stages' files lie."""
 
     clone: Clone
     root: Path

@@ -182,10 +182,10 @@ def dumped(raw: Any) -> bytes:
     return yaml.safe_dump(raw, sort_keys=False).encode()
 
 
-def of(world: World) -> Scene:
+def from_world(world: World) -> Scene:
     from tasks.ledger import book
 
-    return Scene(world.clone, world.runs, book.read(world.clone, said=audit_world.silent))
+    return Scene(world.clone, world.runs, book.read(world.clone, report_line=audit_world.silent))
 
 
 def copy(scene: Scene, folder: Path) -> Scene:
@@ -217,4 +217,4 @@ def places(scene: Scene) -> Iterator[int]:
             yield place
 
 
-__all__ = ["Scene", "chain", "copy", "dumped", "of", "places"]
+__all__ = ["Scene", "chain", "copy", "dumped", "from_world", "places"]

@@ -57,7 +57,7 @@ def audit_tamper(args: list[str]) -> Figure:
 def made(folder: Path, seed: int, runs: int = RUNS) -> Scene:
     world = audit_world.year(folder, runs, ENTRIES, seed)
     audit_world.share(folder)
-    return audit_scene.of(world)
+    return audit_scene.from_world(world)
 
 
 def attempt(root: Path, scene: Scene, cases: Iterable[Case]) -> dict[str, str | None]:
@@ -88,7 +88,7 @@ def asked(scene: Scene, what: str) -> Audit | Exception:
     from tasks import audit
 
     try:
-        return audit.ask(scene.clone, audit.Question(what), said=audit_world.silent)
+        return audit.ask(scene.clone, audit.Question(what), report_line=audit_world.silent)
     except Exception as error:  # one that is not ours is a traceback, and names nothing
         return error
 

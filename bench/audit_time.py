@@ -76,7 +76,7 @@ def _ask(clone: Clone, what: str) -> float:
 def _chain(clone: Clone) -> int:
     from tasks import audit
 
-    found = audit.ask(clone, audit.Question("tiny@champion"), said=audit_world.silent)
+    found = audit.ask(clone, audit.Question("tiny@champion"), report_line=audit_world.silent)
     return sum(link.says in ("are those of", "were trained on those of") for link in found.links)
 
 

@@ -4,7 +4,7 @@
 back, windows of traffic that overlap, prompts and weights that follow on each other, other
 packages, recipes, graders and base models. Git, the ledger, SSH keys, MLflow, DVC's cache and
 dvc.lock are real, and written by the functions of production. Only three things are played: the
-stages (shelves that were made beforehand, tests/sample_reports.py), the clock, and whatever takes
+stages (their files were made beforehand, tests/sample_reports.py), the clock, and whatever takes
 seconds without being asked here: `dvc commit` (audit_lock.py) and reading a chain again that this
 process has just written.
 
@@ -31,8 +31,8 @@ from unittest import mock
 import yaml
 
 from bench.audit_lock import Tree, cached
-from rft import config, files, reports, shelves
-from rft.snapshots import reading
+from rft import config, files, reports, stage_files
+from rft.traffic import reading
 from rft.types import Example
 from tasks.runs.clone import TELEMETRY_OFF, Clone
 
@@ -52,7 +52,7 @@ STORE = "store"
 
 Outcome = Literal["promote", "prompt_only", "reject", "inconclusive", "drift_stop"]
 Change = Literal["", "recipe", "grader", "packages", "edits", "base"]
-Fate = Literal["promoted", "rejected", "waits"]
+RequestStatus = Literal["promoted", "rejected", "waits"]
 Then = Literal["", "rollback", "opened", "alias"]
 
 
@@ -65,7 +65,7 @@ class Plot:
     source: Literal["recipe", "window"] = "recipe"
     trains_from: Literal["policy", "champion"] = "policy"
     change: Change = ""
-    fate: Fate = "promoted"
+    request_status: RequestStatus = "promoted"
     then: Then = ""
 
 
@@ -77,12 +77,12 @@ CHOSEN = (
     Plot(outcome="prompt_only", change="grader"),
     Plot(change="edits", trains_from="champion"),
     Plot(then="rollback", source="window"),
-    Plot(fate="rejected"),
+    Plot(request_status="rejected"),
     Plot(outcome="reject"),
     Plot(model="given", trains_from="champion", then="alias"),
     Plot(outcome="inconclusive", then="opened"),
     Plot(outcome="drift_stop"),
-    Plot(fate="waits"),
+    Plot(request_status="waits"),
 )
 
 
@@ -99,7 +99,7 @@ def plots(rng: Random) -> Iterator[Plot]:
             source=rng.choices(("recipe", "window"), (3, 1))[0],
             trains_from=rng.choice(("policy", "champion")),
             change=rng.choices(changes, (4, 2, 1, 2, 1))[0],
-            fate=rng.choices(("promoted", "rejected", "waits"), (96, 2, 2))[0],
+            request_status=rng.choices(("promoted", "rejected", "waits"), (96, 2, 2))[0],
             then=rng.choices(thens, (85, 7, 3, 5))[0],
         )
 
@@ -225,7 +225,7 @@ def _read_anew(world: World) -> None:
     from tasks.ledger import book
 
     assert world.ledger is not None
-    found = book.read(world.clone, anew=True, said=silent)
+    found = book.read(world.clone, reverify=True, report_line=silent)
     assert found.state == world.ledger.state
     world.ledger = None
 
@@ -266,7 +266,7 @@ def _people(world: World) -> None:
 
 # -- one run ---------------------------------------------------------------------------------------
 def _run(world: World, number: int, plot: Plot) -> None:
-    from tasks import ladder
+    from tasks import stage_runner
     from tasks.display.tracking import Tracker
     from tasks.promotion import champions, registration
     from tasks.runs import run as runs
@@ -279,7 +279,7 @@ def _run(world: World, number: int, plot: Plot) -> None:
     with runs.start(clone, plan) as run:
         run.update(ledger=champions.anchor(clone))
         run.tracker = Tracker(run, plot.model, silent)
-        run.tracker.settings({"plot": plot.outcome}, ladder._tags(run))  # pyright: ignore[reportPrivateUsage]
+        run.tracker.settings({"plot": plot.outcome}, stage_runner._tags(run))  # pyright: ignore[reportPrivateUsage]
         lay(world, run.tree, number, plot, config.load(run.tree / "params.yaml"))
         if plot.outcome != "drift_stop":
             registration.register(run, silent)
@@ -287,7 +287,7 @@ def _run(world: World, number: int, plot: Plot) -> None:
         world.passes(hours=3)
         run.tracker.settle(60)
         _end(run, plot)
-    ladder._end(run)  # pyright: ignore[reportPrivateUsage]
+    stage_runner._end(run)  # pyright: ignore[reportPrivateUsage]
     world.runs.append(run.name)
     if plot.change == "edits":
         clone.git("checkout", "--quiet", "--", "recipes")
@@ -299,7 +299,7 @@ def _end(run: Any, plot: Plot) -> None:
         stages = dict.fromkeys(_stages()[:2], "ran")
         run.update(state="stopped", verdict="stop", message="the data drifted", stages=stages)
         return
-    decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
+    decision = reports.read(reports.Decision, run.stage_folder("gate") / "decision.json")
     run.update(
         decision=decision.decision,
         message=decision.reason,
@@ -370,13 +370,13 @@ def conversations(number: int) -> list[dict[str, Any]]:
 
 
 def lay(world: World, tree: Path, number: int, plot: Plot, params: config.Params) -> None:
-    """Write every shelf of a run, consistent by hash."""
+    """Write the files of every stage of a run, consistent by hash."""
     from tests import ladder_clone
 
     data = tree / "data"
-    shutil.copytree(ladder_clone._shelves(plot.outcome) / "data", data, dirs_exist_ok=True)  # pyright: ignore[reportPrivateUsage]
-    shutil.copytree(tree / shelves.SNAPSHOT, tree / shelves.CONVERSATIONS, dirs_exist_ok=True)
-    manifest = reading.manifest(tree / shelves.CONVERSATIONS)
+    shutil.copytree(ladder_clone._stage_files(plot.outcome) / "data", data, dirs_exist_ok=True)  # pyright: ignore[reportPrivateUsage]
+    shutil.copytree(tree / stage_files.SNAPSHOT, tree / stage_files.CONVERSATIONS, dirs_exist_ok=True)
+    manifest = reading.manifest(tree / stage_files.CONVERSATIONS)
     traffic = reports.TrafficReport(
         source=params.traffic.file,
         sha256=manifest.sha256,
@@ -392,7 +392,7 @@ def lay(world: World, tree: Path, number: int, plot: Plot, params: config.Params
         for stage in _stages()[2:]:
             shutil.rmtree(data / stage, ignore_errors=True)
         return
-    _examples(world, data, plot, [*reading.conversations(tree / shelves.CONVERSATIONS)])
+    _examples(world, data, plot, [*reading.conversations(tree / stage_files.CONVERSATIONS)])
     base = _policy(world, data, tree, plot)
     _reword(reports.BaselineReport, data / "baseline/report.json", number)
     _prompt(data, number)
@@ -438,7 +438,7 @@ def _policy(world: World, data: Path, tree: Path, plot: Plot) -> str:
     else:
         _write(data / "policy/model/model.bin", f"base model {world.base}")
         sha256 = files.tree_sha256(data / "policy/model")
-        made = reports.PolicyReport(kind="embedded", model=str(shelves.MODEL), sha256=sha256, num_parameters=1000)
+        made = reports.PolicyReport(kind="embedded", model=str(stage_files.MODEL), sha256=sha256, num_parameters=1000)
     reports.write(made, data / "policy/report.json")
     return sha256
 
@@ -490,11 +490,11 @@ def _decide(world: World, record: Any, plot: Plot) -> None:
 
     world.passes(hours=20)
     if record.decision == "promote":
-        acts.request(world.clone, record, silent)
+        acts.request_promotion(world.clone, record, silent)
         world.passes(hours=5)
-        if plot.fate == "rejected":
+        if plot.request_status == "rejected":
             acts.reject(world.clone, record.name, people.signer("bob"), "it answers too shortly", silent)
-        elif plot.fate == "promoted":
+        elif plot.request_status == "promoted":
             _approve(world, record, plot)
     if plot.then == "opened":
         _open(world, record)
@@ -515,7 +515,7 @@ def _approve(world: World, record: Any, plot: Plot) -> None:
         is_override = record.dirty and name == "ada"
         acts.approve(world.clone, record.name, people.signer(name), "half the calls", is_override, silent)
     outcome = acts.promote(world.clone, record.name, silent)
-    assert outcome.promoted, outcome.standing
+    assert outcome.promoted, outcome.approval_status
     assert not outcome.problems, outcome.problems
 
 
@@ -555,7 +555,7 @@ def _chatter(world: World, length: int) -> None:
     rules, aliases set right, looks of runs in other clones that came to nothing."""
     from tasks.ledger import book
 
-    with book.opened(world.clone, said=silent) as ledger:
+    with book.opened(world.clone, report_line=silent) as ledger:
         while ledger.state.number < length:
             world.passes(minutes=1)
             world.rng.choices((_set_right, _looks_elsewhere, _other_rules), (80, 15, 5))[0](world, ledger)
@@ -604,8 +604,8 @@ def _other_rules(world: World, ledger: Ledger) -> None:
     dora = Enrol(name="dora", roles=["author"], key=people.signer("dora").key.public)
     rules = SetRules(model="other", rules=Rules(request_days=1 + world.rng.randrange(9)))
     change = world.rng.choice((rules, Remove(name="dora") if is_there else dora))
-    words = ledger.statement("policy", "as things are now", change=change)
-    acts.append(ledger, PolicyChange(change=change), words, people.signer("ada"))
+    statement = ledger.statement("policy", "as things are now", change=change)
+    acts.append(ledger, PolicyChange(change=change), statement, people.signer("ada"))
 
 
 # -- small things ----------------------------------------------------------------------------------

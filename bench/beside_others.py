@@ -40,7 +40,7 @@ COMPANY = (0, 1, 2)
 AT_MOST = {1: 2.0, 2: 2.6}
 QUIET = 1.03
 ROUNDS = 5
-WARM_STEPS, LESSONS, TRAIN_STEPS = 20, 400, 2
+WARM_STEPS, SFT_SAMPLES, TRAIN_STEPS = 20, 400, 2
 ROWS, PROMPT, NEW = 24, 200, 96
 BEFORE = {"GOMP_SPINCOUNT": "300000"}
 """What libgomp does when nobody says anything."""
@@ -77,10 +77,10 @@ def _compared(kind: str, now: Worker, before: Worker) -> Iterator[Part]:
                 left.add(sha256)
         told = {f"{name} beside {company}": round(times[-1], 2) for (name, company), times in spent.items()}
         print(f"[beside_others] {kind} {number + 1}/{ROUNDS}: {told}", file=sys.stderr)
-    for company, words in ((1, "one"), (2, "two")):
+    for company, spelled in ((1, "one"), (2, "two")):
         for name in ("now", "before"):
             ratios = sorted(a / b for a, b in zip(spent[name, company], spent[name, 0], strict=True))
-            shown = f"{kind} beside {words}" + (", the code before" if name == "before" else "")
+            shown = f"{kind} beside {spelled}" + (", the code before" if name == "before" else "")
             most = AT_MOST[company] if name == "now" else None
             yield Part(shown, median(ratios), "times", most, low=ratios[0], high=ratios[-1], n=ROUNDS)
     ratios = sorted(a / b for a, b in zip(spent["now", 0], spent["before", 0], strict=True))
@@ -143,23 +143,23 @@ def _serve(kind: str) -> None:
 
 
 def _embedded() -> tuple[Any, Any, list[Any]]:
-    """Return the demo's settings, its policy before any training, and its lessons."""
+    """Return the demo's settings, its policy before any training, and its SFT samples."""
     from rft import config, recipe, threads
     from rft.chat.renderer import Chat
     from rft.models import embedded, weights
     from rft.stages.policy import texts
     from rft.tools.signatures import schemas
-    from rft.trainer.lessons import lessons
+    from rft.trainer.sft_samples import sft_samples
 
     params = config.parse(yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")), "params.yaml")
     section, ours = params.policy, recipe.load(params.recipe)
     weights.prepare_process(section)
-    shown = list(islice(ours.demonstrations(LESSONS, section.seed), LESSONS))
+    shown = list(islice(ours.demonstrations(SFT_SAMPLES, section.seed), SFT_SAMPLES))
     tools = schemas(ours)
     tokenizer = embedded.build_tokenizer(texts(shown), tools, ours.vocabulary(), section.architecture.merges)
     network = embedded.build_model(section.architecture, tokenizer, section.seed)
     threads.use(network, section.threads)
-    return params, network, lessons(Chat(tokenizer, tools), shown, section.warm_start.longest)[0]
+    return params, network, sft_samples(Chat(tokenizer, tools), shown, section.warm_start.longest)[0]
 
 
 def _warm_start(scratch: Path) -> Callable[[], str]:
@@ -192,8 +192,8 @@ def _sampling(scratch: Path) -> Callable[[], str]:
 
     def unit() -> str:
         session = Session(engine, prompts, [(0, row) for row in range(ROWS)], 1.0, engine.max_positions)
-        said = session.sample(list(range(ROWS)), NEW)
-        return hashlib.sha256(repr([one.ids for one in said]).encode()).hexdigest()
+        turns = session.sample(list(range(ROWS)), NEW)
+        return hashlib.sha256(repr([one.ids for one in turns]).encode()).hexdigest()
 
     return unit
 

@@ -32,7 +32,7 @@ from typing import Any
 from unittest.mock import patch
 
 from bench import figure, seeds
-from bench.ladder import say
+from bench.ladder import print_line
 from bench.measure import Figure, Part, failed, unmeasured
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,23 +78,23 @@ def figure_of(rows: list[dict[str, Any]]) -> Figure:
     ]
     for times in sorted({row["times"] for row in rows}):
         mine = [row for row in rows if row["times"] == times]
-        words = f"at {times} times the default"
+        label = f"at {times} times the default"
         gains = sorted((row["before"] if row["after"] is None else row["after"]) - row["before"] for row in mine)
         lost = sum(row["twin"] < row["before"] / 2 for row in mine)
         parts += [
-            Part(f"{words}: unwatched, collapsed", lost, "trainings", n=len(mine)),
-            Part(f"{words}: went back", sum(row["falls"] > 0 for row in mine), "trainings", n=len(mine)),
+            Part(f"{label}: unwatched, collapsed", lost, "trainings", n=len(mine)),
+            Part(f"{label}: went back", sum(row["falls"] > 0 for row in mine), "trainings", n=len(mine)),
             Part(
-                f"{words}: ended before the look", sum(row["after"] is None for row in mine), "trainings", n=len(mine)
+                f"{label}: ended before the look", sum(row["after"] is None for row in mine), "trainings", n=len(mine)
             ),
-            Part(f"{words}: median gain", gains[len(gains) // 2], "reward", low=gains[0], high=gains[-1], n=len(mine)),
+            Part(f"{label}: median gain", gains[len(gains) // 2], "reward", low=gains[0], high=gains[-1], n=len(mine)),
         ]
     return Figure(tuple(parts))
 
 
 # -- one seed --------------------------------------------------------------------------------------
 def _measure(seed: int) -> list[dict[str, Any]]:
-    from rft import progress, reports, shelves
+    from rft import progress, reports, stage_files
     from rft.models import source
     from rft.trainer import rates
 
@@ -104,7 +104,7 @@ def _measure(seed: int) -> list[dict[str, Any]]:
     warm = place / "warm"
     warm.mkdir(parents=True, exist_ok=True)
     with chdir(warm):
-        if not shelves.path(reports.Model).exists():
+        if not stage_files.path(reports.Model).exists():
             source.write(source.resolve(params.policy, Path(), WORK / "state"), Path())
         for stage in ("examples", "policy", "baseline", "prompt"):
             if not Path(f"{stage}.done").exists():
@@ -115,7 +115,7 @@ def _measure(seed: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for times in TIMES:
         changed = params.model_copy(update={"train": params.train.model_copy(update={"lr": times * usual})})
-        say(f"seed {seed}, {times} times {usual:g}")
+        print_line(f"seed {seed}, {times} times {usual:g}")
         watched, falls = _trained(warm, place / f"watched-{times}", changed, watch=True)
         twin, _ = _trained(warm, place / f"twin-{times}", changed, watch=False)
         assert twin is not None
@@ -127,7 +127,7 @@ def _measure(seed: int) -> list[dict[str, Any]]:
 def _trained(warm: Path, place: Path, params: Any, watch: bool) -> tuple[float | None, int]:
     """Return what the weights earn that training leaves (None: it leaves none), and how often it
     went back."""
-    from rft import reports, shelves
+    from rft import reports, stage_files
     from rft.stages import train
     from rft.trainer.collapse import Guard
 
@@ -138,30 +138,35 @@ def _trained(warm: Path, place: Path, params: Any, watch: bool) -> tuple[float |
             for method in () if watch else ("saw", "checked"):
                 blind.enter_context(patch.object(Guard, method, return_value=""))
             train.run(params)
-        report = shelves.read(reports.TrainReport)
+        report = stage_files.read(reports.TrainReport)
         earned = None
         if not report.collapsed:
-            earned = _earned(params, (report.weights, shelves.WEIGHTS) if report.trained else None)
+            earned = _earned(params, (report.weights, stage_files.WEIGHTS) if report.trained else None)
     shutil.rmtree(place)
     return earned, len(report.falls)
 
 
 def _earned(params: Any, learned: Any) -> float:
     """Play the test examples once each, at temperature 1, with the run's prompt."""
-    from rft import recipe, reports, shelves
+    from rft import recipe, reports, stage_files
     from rft.models import weights
-    from rft.rollouts.runner import Plan, workbench
+    from rft.rollouts.runner import Plan, rollout_runner
     from rft.rollouts.store import RolloutStore
     from rft.sampling import policies
 
     folder = Path("measured")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    device, rows = weights.prepare_process(params.policy), shelves.load_examples("test")
-    with workbench(params, recipe.load(params.recipe), folder) as bench, RolloutStore(folder / "rollouts") as store:
-        policy = policies.of(bench, "champion", device, learned).policy
-        plan = Plan("figure", "collapse", shelves.read(reports.PromptSettings), 1.0, 1, params.challenger.seed, "test")
-        log = bench.measure(policy, rows, plan, store, lambda done, message: None)
+    device, rows = weights.prepare_process(params.policy), stage_files.load_examples("test")
+    with (
+        rollout_runner(params, recipe.load(params.recipe), folder) as runner,
+        RolloutStore(folder / "rollouts") as store,
+    ):
+        policy = policies.load_policy(runner, "champion", device, learned).policy
+        plan = Plan(
+            "figure", "collapse", stage_files.read(reports.PromptSettings), 1.0, 1, params.challenger.seed, "test"
+        )
+        log = runner.measure(policy, rows, plan, store, lambda done, message: None)
     known = [row.reward for row in log if row.reward is not None]
     return sum(known) / len(known)
 

@@ -2,15 +2,15 @@
 is done a second time.
 
 A stage that has ended is not safe yet: DVC hashes its outputs, moves them into its cache and writes
-dvc.lock, and a start after a kill in between begins by emptying the stage's shelf. The tests' tiny
-ladder is climbed twice under real DVC, stage by stage. One climb is left alone. In the other, DVC
+dvc.lock, and a start after a kill in between begins by emptying the stage's folder. The tests'
+tiny ladder is run twice under real DVC, stage by stage. One run is left alone. In the other, DVC
 kills itself at each stage three times: before it hashes, when it has hashed and cached nothing, and
 when everything is cached and dvc.lock is not written. Then the stage is started as a run does it.
 
 Evidence comes from those who did the work, not from what the stage says of it: the recipe's tools
 and grader write a line for each call that reaches them, and each optimizer step leaves one. Both
-climbs must have the same lines, stage by stage, and the same bytes on every shelf (wall times
-aside).
+runs must have the same lines, stage by stage, and the same bytes in every stage's files (wall
+times aside).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def commit_kill(args: list[str]) -> Figure:
             ),
             Part("kills", kills, "kills", at_least=len(STAGES) * len(MOMENTS)),
             Part(
-                "files on the shelves that differ from those of a climb without kills",
+                "files of stages that differ from those of a run without kills",
                 len(other),
                 "files",
                 at_most=0,
@@ -127,7 +127,7 @@ def commit_kill(args: list[str]) -> Figure:
             Part(
                 "stages that did something", sum(bool(found) for found in done.values()), "stages", at_least=len(STAGES)
             ),
-            *(Part(f"{what} of a climb without kills", count, "") for what, count in sorted(total.items())),
+            *(Part(f"{what} of a run without kills", count, "") for what, count in sorted(total.items())),
             Part("a stage without kills, median", median(lasted), "s", n=len(lasted)),
             Part("a start after a kill, DVC included, median", median(again), "s", n=len(again)),
         )
@@ -207,9 +207,9 @@ def _counted(tree: Path) -> Counter[str]:
 
 def _differing(calm: Path, killed: Path, stage: str) -> list[str]:
     from rft import files
-    from tasks.dependencies import STAGES as SHELVES
+    from tasks.dependencies import STAGES as OUTPUTS
 
-    names = [f"data/{stage}/{name}".rstrip("/") for name in SHELVES[stage].leaves if name != "timing.json"]
+    names = [f"data/{stage}/{name}".rstrip("/") for name in OUTPUTS[stage].leaves if name != "timing.json"]
     return [name for name in names if files.tree_sha256(calm / name) != files.tree_sha256(killed / name)]
 
 

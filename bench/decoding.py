@@ -58,8 +58,8 @@ def _learned() -> list[Part]:
         Part("its interval's low end", gain.low, "F1", at_least=-WORSE, n=gain.n),
         Part("F1 before", icd10.mean(before.sampled), "F1", n=len(before.sampled)),
         *(
-            Part(f"F1 after, {words}, seed {seed}", icd10.mean(one.sampled), "F1", n=len(one.sampled))
-            for words, runs in (("float32", exact), ("bfloat16", low))
+            Part(f"F1 after, {label}, seed {seed}", icd10.mean(one.sampled), "F1", n=len(one.sampled))
+            for label, runs in (("float32", exact), ("bfloat16", low))
             for seed, one in zip(icd10.SEEDS, runs, strict=True)
         ),
         Part("largest difference of a log-probability, median of steps", statistics.median(gaps), n=len(gaps)),

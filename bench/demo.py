@@ -66,18 +66,18 @@ def demo_kill(args: list[str]) -> Figure:
     missed: list[str] = []
     outlived: list[str] = []
     for stage, seconds in durations.items():
-        _say(f"killing in {stage}, {seconds / 2:.1f} s after its start")
+        _print_line(f"killing in {stage}, {seconds / 2:.1f} s after its start")
         seen = watch(command, victim, _log(victim), env=env, kill=Kill(stage, seconds / 2))
         missed += [] if seen.killed else [stage]
         outlived += seen.outlived
-    _say("the last start, undisturbed")
+    _print_line("the last start, undisturbed")
     last = watch(command, victim, _log(victim), env=env)
     if last.rc:
         return failed("differing files", f"the demo did not end well after the kills: see {_told(victim)}")
     expected, found = published(clone), published(victim)
     differing = sorted(path for path in expected | found if expected.get(path) != found.get(path))
     for path in differing:
-        _say(f"differs: {path}")
+        _print_line(f"differs: {path}")
     parts = (
         Part("differing files", len(differing), "files", at_most=0, n=len(expected)),
         Part(
@@ -85,14 +85,14 @@ def demo_kill(args: list[str]) -> Figure:
             len(durations) - len(missed),
             "stages",
             at_least=len(durations),
-            reason=_words("not hit", missed),
+            reason=_describe("not hit", missed),
         ),
         Part(
             "stages that outlived their driver",
             len(outlived),
             "stages",
             at_most=0,
-            reason=_words("left running", outlived),
+            reason=_describe("left running", outlived),
         ),
         Part("another decision", int(_decision(clone) != _decision(victim)), at_most=0),
     )
@@ -152,13 +152,13 @@ def _fresh_demo(args: list[str]) -> tuple[Path, Watched, Watched | None]:
     """Set up and run from nothing; the durations of the stages are kept beside the clone."""
     (PLACE / "demo.json").unlink(missing_ok=True)
     clone = _clone("demo")
-    _say("make setup, from nothing")
+    _print_line("make setup, from nothing")
     setup = watch(["make", "-s", "setup"], clone, _log(clone))
     if setup.rc:
         return clone, setup, None
-    _say(f"set up in {setup.wall_s:.0f} s; make demo")
+    _print_line(f"set up in {setup.wall_s:.0f} s; make demo")
     demo = watch(_make_demo(args), clone, _log(clone))
-    _say(f"demo: exit code {demo.rc} after {demo.wall_s:.0f} s, peak memory {demo.peak_gib:.2f} GiB")
+    _print_line(f"demo: exit code {demo.rc} after {demo.wall_s:.0f} s, peak memory {demo.peak_gib:.2f} GiB")
     if not demo.rc:
         kept = {"commit": _git(clone, "rev-parse", "HEAD").strip(), "args": args, "stages": demo.stages}
         (PLACE / "demo.json").write_text(json.dumps(kept))
@@ -187,7 +187,7 @@ def _told(clone: Path) -> str:
     return str(_log(clone).relative_to(ROOT))
 
 
-def _words(what: str, names: list[str]) -> str:
+def _describe(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names)}" if names else ""
 
 
@@ -195,7 +195,7 @@ def _git(where: Path, *args: str, check: bool = True) -> str:
     return subprocess.run(["git", *args], cwd=where, check=check, capture_output=True, text=True).stdout
 
 
-def _say(message: str) -> None:
+def _print_line(message: str) -> None:
     print(f"[figure] {message}", file=sys.stderr, flush=True)
 
 

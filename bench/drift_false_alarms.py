@@ -1,15 +1,15 @@
 """The figure of drift under its null: how often is a window called drifted that has not changed?
 
 Both windows of a pair are drawn from the same population (bench/drift_worlds.py), and compared as
-a look is: 16 features, their q-values and thresholds, with the settings that ship. A pair counts
+in a run: 16 features, their q-values and thresholds, with the settings that ship. A pair counts
 if any feature is called drifted: at most a share `drift.alpha` of them may. The worlds differ in
 how conversations depend on each other: not at all; by users of 5, 10 and 30 conversations, with 30
 % and 50 % of what a conversation is belonging to its user; in bursts; and in how unlike the
 windows are in size and users. Each rate has its exact interval, and holds unless its lower 95 %
-limit lies above what was promised: at 1 %, and at 2 false alarms a year with weekly looks.
+limit lies above what was promised: at 1 %, and at 2 false alarms a year with weekly windows.
 
 Real traffic also differs from day to day. How that is borne is shown beside, in worlds where a
-share of what a conversation is belongs to its day; and what it would be if days were not looked at.
+share of what a conversation is belongs to its day; and what it would be if days did not count.
 
 Beside each stands what the q-values alone would have called, whatever the effect; and, on fewer
 pairs, what they would have called had every conversation been counted as independent.
@@ -25,8 +25,8 @@ from bench.drift_worlds import Window, World, pair
 from bench.measure import Figure, Part
 from rft import stats
 from rft.config import Drift
+from rft.drift import comparison
 from rft.reports import FeatureDrift, Profile
-from rft.windows import comparison
 
 PAIRS, NAIVE_PAIRS, DAY_PAIRS = 500, 50, 100
 SMALL_PAIRS, SMALL_NAIVE_PAIRS = 5, 3
@@ -83,7 +83,7 @@ def measured(world: World, number: int, num: int, num_naive: int, seed: int = 0)
     tally = Tally()
     for n in range(num):
         reference, current = pair(world, (seed, number, n))
-        loose = looked(reference, current, WEEKLY)
+        loose = compared(reference, current, WEEKLY)
         rows = comparison.control(loose, SHIPPED)
         tally.pairs += 1
         tally.drifted += any(row.drifted for row in rows)
@@ -93,10 +93,12 @@ def measured(world: World, number: int, num: int, num_naive: int, seed: int = 0)
             if row.drifted:
                 tally.features[row.feature] = tally.features.get(row.feature, 0) + 1
         if n < num_naive:
-            naive = looked(without(reference, cells=[], days=[]), without(current, cells=[], days=[]), WEEKLY)
+            naive = compared(without(reference, cells=[], days=[]), without(current, cells=[], days=[]), WEEKLY)
             tally.naive += any(row.drifted for row in comparison.control(naive, SHIPPED))
-    said = f"{tally.drifted} drifted, {tally.weekly} at the weekly level, {tally.by_q} by q alone, {tally.naive} naive"
-    print(f"{world.name}: {num} pairs: {said}; {tally.features}", file=sys.stderr, flush=True)
+    summary = (
+        f"{tally.drifted} drifted, {tally.weekly} at the weekly level, {tally.by_q} by q alone, {tally.naive} naive"
+    )
+    print(f"{world.name}: {num} pairs: {summary}; {tally.features}", file=sys.stderr, flush=True)
     return tally
 
 
@@ -106,17 +108,17 @@ def _between_days(world: World, number: int) -> Iterator[Part]:
     seeing = blind = 0
     for n in range(DAY_PAIRS):
         reference, current = pair(world, (1, number, n))
-        rows = looked(reference, current, SHIPPED)
+        rows = compared(reference, current, SHIPPED)
         seeing += any(row.drifted for row in comparison.control(rows, SHIPPED))
-        rows = looked(without(reference, days=[]), without(current, days=[]), SHIPPED)
+        rows = compared(without(reference, days=[]), without(current, days=[]), SHIPPED)
         blind += any(row.drifted for row in comparison.control(rows, SHIPPED))
-    said = f"{seeing} drifted, {blind} without a look at days"
-    print(f"{world.name}: {DAY_PAIRS} pairs: {said}", file=sys.stderr, flush=True)
+    summary = f"{seeing} drifted, {blind} without a look at days"
+    print(f"{world.name}: {DAY_PAIRS} pairs: {summary}", file=sys.stderr, flush=True)
     yield from _rate(f"{world.name}: called drifted", seeing, DAY_PAIRS)
     yield from _rate(f"{world.name}: called drifted without a look at days", blind, DAY_PAIRS)
 
 
-def looked(reference: Window, current: Window, settings: Drift) -> list[FeatureDrift]:
+def compared(reference: Window, current: Window, settings: Drift) -> list[FeatureDrift]:
     """Compare at the looser level: what is called at a stricter one exceeds its noise too."""
     return comparison.compare(reference.profile, current.profile, settings, "window")
 

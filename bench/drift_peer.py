@@ -36,11 +36,11 @@ def verdicts(held: dict[str, Any]) -> dict[str, bool]:
     out: dict[str, bool] = {}
     count = 0
     for metric in found["metrics"]:
-        said = re.search(r"column=([^,]+),method=(.+),threshold=([0-9.]+)\)", metric.get("metric_name", ""))
+        match = re.search(r"column=([^,]+),method=(.+),threshold=([0-9.]+)\)", metric.get("metric_name", ""))
         if metric.get("metric_name", "").startswith("DriftedColumnsCount"):
             count = int(metric["value"]["count"])
-        if said and said.group(1) not in text:
-            column, method, threshold = said.group(1), said.group(2), float(said.group(3))
+        if match and match.group(1) not in text:
+            column, method, threshold = match.group(1), match.group(2), float(match.group(3))
             score = float(metric["value"])
             by_p = any(name in method for name in P_VALUES)
             out[column] = score < threshold if by_p else score >= threshold

@@ -30,7 +30,7 @@ from bench.drift_worlds import CHANGES, Change, Kind, World, pair
 from bench.measure import Figure, Part
 from rft import stats
 from rft.config import Drift
-from rft.windows import apart, comparison
+from rft.drift import comparison, distance
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS, PEER_PAIRS, SMALL_PAIRS = 100, 5, 2
@@ -98,7 +98,7 @@ def true_effect(change: Change) -> float:
     reference, current = pair(LARGE, (0,), change)
     feature, *_ = CHANGES[change.kind]
     sides = [window.profile.features[feature] for window in (reference, current)]
-    return apart.of(sides[0], sides[1], str, zlib.crc32(feature.encode())).effect
+    return distance.compared(sides[0], sides[1], str, zlib.crc32(feature.encode())).effect
 
 
 # -- Evidently -------------------------------------------------------------------------------------
@@ -159,9 +159,14 @@ def _plain(value: Any) -> Any:
 def _parts(cell: Cell) -> Iterator[Part]:
     share = stats.exact_interval(cell.seen, cell.pairs)
     feature = CHANGES[cell.kind][0]
-    said = f"true effect on {feature} {cell.true_effect:.3f}, threshold {cell.threshold:.3f}"
+    details = f"true effect on {feature} {cell.true_effect:.3f}, threshold {cell.threshold:.3f}"
     yield Part(
-        f"{cell.kind}, {cell.size:g} ({said}): seen", share.value, "share", low=share.low, high=share.high, n=cell.pairs
+        f"{cell.kind}, {cell.size:g} ({details}): seen",
+        share.value,
+        "share",
+        low=share.low,
+        high=share.high,
+        n=cell.pairs,
     )
 
 

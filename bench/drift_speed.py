@@ -129,7 +129,7 @@ def _write(path: Path, first: int, count: int, seed: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from rft.snapshots.schema import GROUPS
+    from rft.traffic.schema import GROUPS
 
     rng = np.random.default_rng([seed, first])
     texts = np.random.default_rng(0)
@@ -176,7 +176,7 @@ def _job(name: str, folder: Path, profile_file: Path) -> dict[str, Any]:
 
 
 def _plan() -> Any:
-    from rft.windows.features import Plan
+    from rft.drift.features import Plan
 
     own = {**dict.fromkeys(NUMBERS, "number"), **dict.fromkeys(CATEGORIES, "category")}
     return Plan(own=tuple(sorted(own.items())), groups=("input",))
@@ -188,7 +188,7 @@ def _parts(folder: Path) -> list[Path]:
 
 def _profile(folder: Path, profile_file: Path) -> dict[str, Any]:
     from rft import reports
-    from rft.windows import profile
+    from rft.drift import profile
 
     reports.write(profile.of_parts(_parts(folder), _plan(), "the reference"), profile_file)
     return {}
@@ -196,9 +196,9 @@ def _profile(folder: Path, profile_file: Path) -> dict[str, Any]:
 
 def _columns_profiled(folder: Path) -> Any:
     """Profile the numbers and categories alone, without the sample's text."""
+    from rft.drift import counting
+    from rft.drift.parts import count_parts, tasks_of
     from rft.reports import Profile
-    from rft.windows import counting
-    from rft.windows.parts import count_parts, tasks_of
 
     plan = _plan()
     total = counting.merged(map(partial(count_parts, plan), tasks_of(_parts(folder), 100_000)), plan)
@@ -230,7 +230,7 @@ def _comparison() -> Callable[[Any, Any], list[Any]]:
     from rft.config import Drift
 
     try:
-        from rft.windows import comparison  # pyright: ignore[reportAttributeAccessIssue]
+        from rft.drift import comparison  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:  # the comparison is built on another branch
         return lambda reference, current: []
     settings = Drift(thresholds={})
@@ -241,8 +241,8 @@ def _comparison() -> Callable[[Any, Any], list[Any]]:
 
 def _text(folder: Path, profile_file: Path) -> dict[str, Any]:
     from rft import reports
+    from rft.drift import profile
     from rft.reports import Profile
-    from rft.windows import profile
 
     reference = reports.read(Profile, profile_file)
     compared = _comparison()

@@ -8,7 +8,7 @@ heavy tail, and the calls of one conversation resemble each other. Where days di
 
 A window has 16 features of every kind that a profile has: numbers with and without heavy tails,
 categories of 2 to 400 values, lists, words and text. They are counted as a profile counts them,
-per group of users (rft/snapshots/schema.py), words and text on one conversation per user. What is
+per group of users (rft/traffic/schema.py), words and text on one conversation per user. What is
 injected on purpose is a `Change`: one thing, more or less of it.
 
 Arrays: N = conversations, C = calls, W = words, in the order of the conversations.
@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import ndtr
 
+from rft.drift import owners
+from rft.drift.labels import Labels
+from rft.drift.owners import Owners
 from rft.reports import Feature, FeatureGroup, Profile, Statistic
-from rft.snapshots.schema import GROUPS
-from rft.windows import owners
-from rft.windows.labels import Labels
-from rft.windows.owners import Owners
-from rft.windows.words import BUCKETS, HASHES
+from rft.traffic.schema import GROUPS
+from rft.traffic.texts import BUCKETS, HASHES
 
 Kind = Literal[
     "longer inputs",
@@ -209,8 +209,8 @@ def window(
     tool = np.where(rng.random(len(tool)) < by.get("another tool", 0.0), TOOLS - 1, tool)
 
     picked = _one_per_user(draw)
-    said, word_N = _spoken(topic[picked], words[picked], by.get("other phrasing", 0.0), rng)
-    bucket = language().hash_W[said] % BUCKETS
+    chosen, word_N = _spoken(topic[picked], words[picked], by.get("other phrasing", 0.0), rng)
+    bucket = language().hash_W[chosen] % BUCKETS
     of, calls_of = draw.owners, draw.owners.take(call_N)
     ones = [
         _number("input_words", "input", "wasserstein_sd", _WORDS, words, of),
@@ -220,7 +220,7 @@ def window(
         _category("intent", "input", 21, intent, of, num),
         _category("product", "input", PRODUCTS, product, of, num),
         _category("vocabulary", "input", BUCKETS, bucket, of.take(picked[word_N]), len(picked)),
-        _text(said, word_N, min(len(picked), TEXTS)),
+        _text(chosen, word_N, min(len(picked), TEXTS)),
         _category("tool_mix", "agent", TOOLS, tool, calls_of, num),
         _category("reply_shapes", "agent", SHAPES, shape, calls_of, num),
         _number("num_tool_calls", "agent", "wasserstein_sd", _WHOLE, calls, of),
@@ -266,13 +266,13 @@ def _spoken(topic_N: Any, length_N: Any, rephrased: float, rng: np.random.Genera
     known, num = language(), len(topic_N)
     word_N = np.repeat(np.arange(num), length_N)
     uniform = rng.random(len(word_N))
-    said = np.searchsorted(known.common_W, uniform)
+    chosen = np.searchsorted(known.common_W, uniform)
     for topic in range(TOPICS):
         at = (topic_N[word_N] == topic) & (rng.random(len(word_N)) < 0.5)
-        said[at] = np.searchsorted(known.topics_TW[topic], uniform[at])
+        chosen[at] = np.searchsorted(known.topics_TW[topic], uniform[at])
     opening_N = known.templates[rng.integers(0, TEMPLATES, num)]
     opening_N = np.where((rng.random(num) < rephrased)[:, None], opening_N[:, [4, 2, 0, 5, 1, 3]], opening_N)
-    both = np.concatenate([opening_N.ravel(), np.minimum(said, VOCABULARY - 1)])
+    both = np.concatenate([opening_N.ravel(), np.minimum(chosen, VOCABULARY - 1)])
     owners = np.concatenate([np.repeat(np.arange(num), 6), word_N])
     order = np.argsort(owners, kind="stable")
     return both[order], owners[order]
@@ -307,9 +307,9 @@ def _category(name: str, group: FeatureGroup, num: int, values: Any, of: Owners,
     )
 
 
-def _text(said: Any, word_N: Any, num: int) -> tuple[str, Feature]:
-    said, word_N = said[word_N < num], word_N[word_N < num]
-    sample = [" ".join(map(str, part)) for part in _split(language().hash_W[said], word_N, num)]
+def _text(chosen: Any, word_N: Any, num: int) -> tuple[str, Feature]:
+    chosen, word_N = chosen[word_N < num], word_N[word_N < num]
+    sample = [" ".join(map(str, part)) for part in _split(language().hash_W[chosen], word_N, num)]
     return "phrasing", Feature(kind="text", group="input", statistic="classifier_auc", sample=sample, n=num)
 
 

@@ -69,9 +69,9 @@ class Faults(BaseModel):
     breaks_on: dict[str, Any] = {}
     """Argument -> value: calls that have it fail (HTTP 500)."""
 
-    def draw(self, *words: object) -> float:
+    def draw(self, *parts: object) -> float:
         """In [0, 1), a function of the seed and the words."""
-        digest = hashlib.blake2b(json.dumps([self.seed, *words]).encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(json.dumps([self.seed, *parts]).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64
 
     def strikes(self, rollout: str, call_id: str, number: int) -> str:

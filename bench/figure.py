@@ -43,8 +43,8 @@ def main(argv: list[str]) -> int:
     known = figures()
     if not argv:
         for name, function in sorted(known.items()):
-            said = stale.mark(ROOT, name, function.__module__)
-            print(f"{name:32}{(function.__doc__ or '').strip().splitlines()[0]}{f' [{said}]' if said else ''}")
+            mark = stale.mark(ROOT, name, function.__module__)
+            print(f"{name:32}{(function.__doc__ or '').strip().splitlines()[0]}{f' [{mark}]' if mark else ''}")
         return 0
     name, *args = argv
     if name not in known:

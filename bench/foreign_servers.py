@@ -40,7 +40,7 @@ from aiohttp import web
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ("own_keys", "output_json", "stateful", "zero_to_five", "below_zero", "see_other", "own_path")
 MODEL = "scripted"
-LOOKS = 10
+LOOKUPS = 10
 """Turns in which the agent may look something up: more than the eight that were once the most,
 whatever was configured."""
 
@@ -54,7 +54,7 @@ class Servers:
         self.calls: Counter[str] = Counter()
         """By trace id; nothing is ever forgotten."""
         self.posts: Counter[str] = Counter()
-        self.said: list[list[str]] = []
+        self.answers: list[list[str]] = []
         """The question, and each message that the agent answered it with: a text, or the arguments
         of a call."""
         self.graded: list[list[str]] = []
@@ -96,17 +96,17 @@ class Servers:
             return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
         dice = hashlib.sha256(f"{question} {body.get('seed')} {turn}".encode()).digest()
         number = int(question.split()[-1])
-        if turn < LOOKS and dice[0] % 6:
+        if turn < LOOKUPS and dice[0] % 6:
             function = {"name": "search", "arguments": json.dumps({"query": f"item {number} look {turn}"})}
             call = {"id": f"call_{turn}", "type": "function", "function": function}
             message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-            self.said.append([question, function["arguments"]])
+            self.answers.append([question, function["arguments"]])
         else:
             right = answer_to(number)
             objects = ({"sku": right, "sure": True}, {"sku": right.lower()}, {"sku": answer_to(number + 1)})
-            said = [right, f"It is {right}.", "I don't know", *map(json.dumps, objects)]
-            message = {"role": "assistant", "content": said[dice[1] % len(said)]}
-            self.said.append([question, message["content"]])
+            choices = [right, f"It is {right}.", "I don't know", *map(json.dumps, objects)]
+            message = {"role": "assistant", "content": choices[dice[1] % len(choices)]}
+            self.answers.append([question, message["content"]])
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
@@ -181,8 +181,8 @@ class Servers:
     # -- for the measurement -----------------------------------------------------------------------
     async def record(self, request: web.Request) -> web.Response:
         """What was said and graded since the last asking."""
-        found = {"posts": dict(self.posts), "said": self.said, "graded": self.graded}
-        self.posts, self.said, self.graded = Counter(), [], []
+        found = {"posts": dict(self.posts), "said": self.answers, "graded": self.graded}
+        self.posts, self.answers, self.graded = Counter(), [], []
         return web.json_response(found)
 
 

@@ -167,8 +167,8 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
             self.coming[row] = list(scripts[row].ids[self.turns[row]])
             super().begin(row, max_new, deadline_s)
 
-        def said(self, row: int) -> Any:
-            return replace(super().said(row), context_ids=tuple(scripts[row].contexts[-1]))
+        def take_turn(self, row: int) -> Any:
+            return replace(super().take_turn(row), context_ids=tuple(scripts[row].contexts[-1]))
 
         def _prefill(self, rows: list[int]) -> torch.Tensor:
             for row in rows:
@@ -184,9 +184,9 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
             return torch.tensor([self.coming[row].pop(0) for row in rows]), torch.full((len(rows),), -1.0)
 
     class Engine(engine.Engine):
-        def session(self, openings: Any, seeds: Any, temperature: float, max_tokens: int) -> Any:
+        def session(self, openings: Any, seeds: Any, temperature: float, max_context_tokens: int) -> Any:
             prompts = [self.chat.prompt_ids(list(one.messages), one.tools) for one in openings]
-            return Forced(self, prompts, seeds, temperature, max_tokens)
+            return Forced(self, prompts, seeds, temperature, max_context_tokens)
 
     for script in scripts:
         script.contexts.clear()
@@ -251,7 +251,7 @@ class _Endpoint:
     scripts: list[_Script]
     blocks: bool = False
 
-    def open(self, openings: Sequence[Any], seeds: Any, temperature: float, max_tokens: int) -> list[_Anew]:
+    def open(self, openings: Sequence[Any], seeds: Any, temperature: float, max_context_tokens: int) -> list[_Anew]:
         for script in self.scripts:
             script.contexts.clear()
         return [
@@ -330,7 +330,7 @@ def _count(policy: Any, scripts: list[_Script]) -> Count:
         count.forks += script.forks
         count.unmarked += bool(script.forks) != bool(one.num_forks)
         count.silent += bool(script.forks) and not unfit(one)
-        count.refused += one.stop_reason is StopReason.policy_error
+        count.refused += one.stop_reason is StopReason.sampler_error
     return count
 
 

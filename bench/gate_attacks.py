@@ -3,7 +3,7 @@
 Each attempt is made in a copy of one clone with real Git, DVC and ssh-keygen, whose owner signed
 the thresholds, and in which one pair of prompt and weights was looked at (look 1). The attacker may
 write any file of the clone, run what they like, and append to the ledger with the clone's key. They
-have no person's key. The shelves of their runs say "promote" whatever the thresholds, as if the
+have no person's key. The files of their runs say "promote" whatever the thresholds, as if the
 challenger were good, and the request lies there even where the gate stage would write none. In the
 end Ada approves the run, as she does with an honest one.
 
@@ -27,7 +27,7 @@ from typing import Any
 from bench import promoting
 from bench.measure import Figure, Part
 from bench.promoting import MODEL, WHY, silent
-from rft import config, reports, shelves
+from rft import config, reports, stage_files
 from rft.errors import ConfigError, RftError
 from tasks.runs.clone import Clone
 
@@ -86,19 +86,19 @@ def gate_attacks(args: list[str]) -> Figure:
 def attempts(place: Path, small: bool) -> Figure:
     promoting.enter(place)
     base = _base(place / "base")
-    unnoticed, refused_honest, words = list[str](), list[str](), dict[str, str]()
+    unnoticed, refused_honest, outcomes = list[str](), list[str](), dict[str, str]()
     tries = [*_honest(), *_attacks(small)]
     for number, each in enumerate(tries, 1):
         clone = Clone(Path(shutil.copytree(base.parent / base.name, place / f"try-{number}")) / "clone")
-        look, said = _attempt(clone, place / f"try-{number}" / "script", each)
+        look, refusal = _attempt(clone, place / f"try-{number}" / "script", each)
         alpha = config.load(clone.root / "params.yaml").gate.alpha
-        good = said != "" or (each.look > 0 and look >= each.look and _spent(clone) <= alpha + 1e-9)
+        good = refusal != "" or (each.look > 0 and look >= each.look and _spent(clone) <= alpha + 1e-9)
         if each.name.startswith("honest"):
-            refused_honest += [f"{each.name}: {said or f'look {look}'}"] if said or look != each.look else []
+            refused_honest += [f"{each.name}: {refusal or f'look {look}'}"] if refusal or look != each.look else []
         elif not good:
             unnoticed.append(each.name)
-        words[each.name] = said or f"approved, as look {look}"
-        print(f"{number}/{len(tries)} {each.name}: {words[each.name]}", file=sys.stderr)
+        outcomes[each.name] = refusal or f"approved, as look {look}"
+        print(f"{number}/{len(tries)} {each.name}: {outcomes[each.name]}", file=sys.stderr)
         shutil.rmtree(clone.root.parent)
     honest = sum(each.name.startswith("honest") for each in tries)
     parts = (
@@ -119,7 +119,7 @@ def attempts(place: Path, small: bool) -> Figure:
             reason="; ".join(refused_honest),
         ),
     )
-    return Figure(parts, {"words": words})
+    return Figure(parts, {"words": outcomes})
 
 
 # -- a clone, and a run in it ----------------------------------------------------------------------
@@ -150,8 +150,8 @@ def _attempt(clone: Clone, script: Path, each: Try) -> tuple[int, str]:
         run = _run(clone, script, each)
         if each.after:
             each.after(clone)
-        outcome = acts.approve(clone, run.name, people.signer("ada"), WHY, said=silent)
-        look = book.read(clone, anew=True, said=silent).state.looks[outcome.waiting.act.registration]
+        outcome = acts.approve(clone, run.name, people.signer("ada"), WHY, report_line=silent)
+        look = book.read(clone, reverify=True, report_line=silent).state.looks[outcome.request.act.registration]
     except ConfigError:
         raise  # not the gate, but this file is wrong
     except RftError as error:
@@ -163,7 +163,7 @@ def _spent(clone: Clone) -> float:
     """What the looks at the test set have spent of alpha, each once."""
     from tasks.ledger import book
 
-    looks = book.read(clone, said=silent).state.looks.values()
+    looks = book.read(clone, report_line=silent).state.looks.values()
     sets: dict[str, dict[object, float]] = {}
     for look in looks:
         known = sets.setdefault(look.act.test_sha256, {})
@@ -172,7 +172,7 @@ def _spent(clone: Clone) -> float:
 
 
 def _run(clone: Clone, script: Path, each: Try) -> Any:
-    """A recorded run whose shelves say that the challenger is better."""
+    """A recorded run whose stages' files say that the challenger is better."""
     from tasks.promotion import champions, registration
     from tasks.runs import repro
     from tasks.runs import run as runs
@@ -184,10 +184,10 @@ def _run(clone: Clone, script: Path, each: Try) -> Any:
     with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
         data = run.tree / "data"
         shutil.copytree(script / "data", data, dirs_exist_ok=True)
-        (run.tree / shelves.examples_file("test")).write_text("".join(f"{line}\n" for line in each.rows))
-        found = reports.read(reports.PromptReport, run.tree / shelves.path(reports.PromptReport))
+        (run.tree / stage_files.examples_file("test")).write_text("".join(f"{line}\n" for line in each.rows))
+        found = reports.read(reports.PromptReport, run.tree / stage_files.path(reports.PromptReport))
         winner = found.winner.model_copy(update={"system": f"The {each.prompt} prompt."})
-        reports.write(found.model_copy(update={"winner": winner}), run.tree / shelves.path(reports.PromptReport))
+        reports.write(found.model_copy(update={"winner": winner}), run.tree / stage_files.path(reports.PromptReport))
         ladder_clone.rehash(data, params.gate)
         made = registration.register(run, silent)
         ladder_clone.rehash(data, params.gate, made.level)
@@ -195,13 +195,13 @@ def _run(clone: Clone, script: Path, each: Try) -> Any:
         if each.opened:
             each.opened(run)
         repro.dvc(run.tree, "commit", "--force", "--quiet")
-        decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
+        decision = reports.read(reports.Decision, run.stage_folder("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
     return run.record
 
 
 def _promises(data: Path) -> None:
-    """Whatever the thresholds say, the shelves of the gate say "promote"."""
+    """Whatever the thresholds say, the files of stage gate say "promote"."""
     from rft.gate import decide
 
     decision = reports.read(reports.Decision, data / "gate/decision.json")
@@ -273,7 +273,7 @@ def _attacks(small: bool) -> Iterator[Try]:
 
 def _by_policy(run: Any) -> None:
     """The run claims that its thresholds are the policy's."""
-    path = run.tree / shelves.path(reports.Registration)
+    path = run.tree / stage_files.path(reports.Registration)
     reports.write(reports.read(reports.Registration, path).model_copy(update={"by_policy": True}), path)
 
 
@@ -314,7 +314,7 @@ def _edited_later() -> Iterator[Try]:
 def _fewer(run: Any) -> None:
     from tests import ladder_clone
 
-    path = run.tree / shelves.path(reports.ChallengerReport)
+    path = run.tree / stage_files.path(reports.ChallengerReport)
     found = reports.read(reports.ChallengerReport, path)
     arms = [arm.model_copy(update={"sampled": arm.sampled.model_copy(update={"k": 1})}) for arm in found.arms]
     reports.write(found.model_copy(update={"arms": arms}), path)
@@ -363,7 +363,7 @@ def _examples() -> Iterator[Try]:
 def _lose_list(clone: Clone) -> None:
     from tasks.ledger import book
 
-    for look in book.read(clone, said=silent).state.looks.values():
+    for look in book.read(clone, report_line=silent).state.looks.values():
         md5 = look.act.examples.md5
         (clone.dvc_cache / "files/md5" / md5[:2] / md5[2:]).unlink()
 
@@ -396,7 +396,7 @@ def _once(right: Callable[..., Any], wrong: Callable[..., Any]) -> Callable[...,
 def _swap_examples(run: Any) -> None:
     from tests import ladder_clone
 
-    (run.tree / shelves.examples_file("test")).write_text("".join(f"{line}\n" for line in FRESH))
+    (run.tree / stage_files.examples_file("test")).write_text("".join(f"{line}\n" for line in FRESH))
     ladder_clone.rehash(run.tree / "data", config.load(run.clone.root / "params.yaml").gate)
     _promises(run.tree / "data")
 
@@ -427,13 +427,13 @@ def _spend(clone: Clone) -> None:
 
 
 def _unregistered(run: Any) -> None:
-    reports.write(reports.Registration(), run.tree / shelves.path(reports.Registration))
+    reports.write(reports.Registration(), run.tree / stage_files.path(reports.Registration))
 
 
 def _other_entry(run: Any) -> None:
     from tasks.ledger import book
 
-    _names(run, min(book.read(run.clone, said=silent).state.looks))
+    _names(run, min(book.read(run.clone, report_line=silent).state.looks))
 
 
 def _no_entry(run: Any) -> None:
@@ -442,7 +442,7 @@ def _no_entry(run: Any) -> None:
 
 def _names(run: Any, entry: int) -> None:
     made = reports.Registration(registered=True, entry=entry, look=1, looks=5, by_policy=True)
-    reports.write(made, run.tree / shelves.path(reports.Registration))
+    reports.write(made, run.tree / stage_files.path(reports.Registration))
 
 
 def _policy() -> Iterator[Try]:
@@ -457,7 +457,7 @@ def _unsigned(clone: Clone) -> None:
     from tasks.ledger import book
     from tasks.ledger.entry import PolicyChange
 
-    with book.opened(clone, said=silent) as ledger:
+    with book.opened(clone, report_line=silent) as ledger:
         ledger.append(PolicyChange(change=_thresholds(clone, _lower())))
 
 
@@ -530,7 +530,7 @@ def _erase(clone: Clone) -> None:
     from tasks.ledger import book
     from tasks.promotion import retiring
 
-    look = min(book.read(clone, said=silent).state.looks)
+    look = min(book.read(clone, report_line=silent).state.looks)
     retiring.erase(clone, look, WHY, lambda _: None, silent)
 
 
@@ -610,7 +610,7 @@ def _challenger_by_hand(clone: Clone) -> None:
 
 def _opening(change: dict[str, str]) -> Meddle:
     def meddle(run: Any) -> None:
-        path = run.tree / shelves.path(reports.Opening)
+        path = run.tree / stage_files.path(reports.Opening)
         reports.write(reports.read(reports.Opening, path).model_copy(update=change), path)
 
     return meddle

@@ -45,9 +45,9 @@ class Case:
 
 
 # -- graders ---------------------------------------------------------------------------------------
-def string_check(operation: str, reference: str = TARGET, said: str = ANSWER) -> dict[str, Any]:
+def string_check(operation: str, reference: str = TARGET, text: str = ANSWER) -> dict[str, Any]:
     return {
-        "type": "string_check", "name": "check", "input": said, "reference": reference, "operation": operation,
+        "type": "string_check", "name": "check", "input": text, "reference": reference, "operation": operation,
     }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def multi(formula: str, **more: Any) -> dict[str, Any]:
 ENDPOINT = {"type": "endpoint", "url": f"{HERE}/grade"}
 
 
-def said(result: Any, **message: Any) -> dict[str, Any]:
+def judged(result: Any, **message: Any) -> dict[str, Any]:
     """A judge's reply."""
     verdict = {"steps": [{"description": "compare", "conclusion": "compared"}], "result": result}
     return chat(json.dumps(verdict), **message)
@@ -92,7 +92,7 @@ def chat(content: str | None, finish: str = "stop", **message: Any) -> dict[str,
 
 # -- cases -----------------------------------------------------------------------------------------
 PARIS = {"answer": "Paris"}
-OUTPUT_JSON = string_check("eq", said="{{sample.output_json.city}}")
+OUTPUT_JSON = string_check("eq", text="{{sample.output_json.city}}")
 DEEP = string_check("eq", reference='{{ item.all[1]["the city"] }}')
 CAT = {"answer": "the cat sat on the mat"}
 STRINGS = [
@@ -110,15 +110,15 @@ STRINGS = [
     Case("output_json", OUTPUT_JSON, '{"city": "Paris"}', 1, PARIS),
     Case("output_json, a number", OUTPUT_JSON, '{"city": 1.5}', 1, {"answer": 1.5}),
     Case("output_json, a list", OUTPUT_JSON, '{"city": ["a", 1]}', 1, {"answer": ["a", 1]}),
-    Case("no JSON in the answer", OUTPUT_JSON, "Paris", 0, PARIS, "policy_error", UNREAD),
-    Case("the answer lacks the key", OUTPUT_JSON, '{"town": 1}', 0, PARIS, "policy_error", UNREAD),
-    Case("the row lacks the key", string_check("eq"), "Paris", None, {}, "parse_error", ("invalid_variable_error",)),
+    Case("no JSON in the answer", OUTPUT_JSON, "Paris", 0, PARIS, "unjudgeable_answer", UNREAD),
+    Case("the answer lacks the key", OUTPUT_JSON, '{"town": 1}', 0, PARIS, "unjudgeable_answer", UNREAD),
+    Case("the row lacks a key", string_check("eq"), "Paris", None, {}, "grader_bad_reply", ("invalid_variable_error",)),
     Case("a path of keys and positions", DEEP, "Paris", 1, {"all": [0, {"the city": "Paris"}]}),
-    Case("a position that is not there", DEEP, "x", None, {"all": [0]}, "parse_error", ("invalid_variable_error",)),
+    Case("a place that is not there", DEEP, "x", None, {"all": [0]}, "grader_bad_reply", ("invalid_variable_error",)),
     Case("a template in the answer stays text", string_check("eq"), TARGET, 0, PARIS),
-    Case("an empty reference in everything", string_check("like"), "x", None, {"answer": ""}, "parse_error",
+    Case("an empty reference in everything", string_check("like"), "x", None, {"answer": ""}, "grader_bad_reply",
          ("other_error",)),
-    Case("calls of tools", string_check("eq", said="{{sample.output_tools[0].function.name}}"), "", 1,
+    Case("calls of tools", string_check("eq", text="{{sample.output_tools[0].function.name}}"), "", 1,
          {"answer": "search"}),
 ]  # fmt: skip
 SIMILAR = [
@@ -142,37 +142,37 @@ SIMILAR = [
     # (5/6 * 3/5 * 1/4 * 1/6)^(1/4): the run that is never shared counts as half of one of three
     Case("bleu, smoothed", similar("bleu"), "the cat is on the mat", (5 / 6 * 3 / 5 * 1 / 4 * 1 / 6) ** 0.25, CAT),
     Case("bleu, one word", similar("bleu"), "Paris", 1, PARIS),
-    Case("an empty reference", similar("fuzzy_match"), "", None, {"answer": " "}, "parse_error", ("other_error",)),
-    Case("words that rouge does not know", similar("rouge_l"), "巴黎", None, {"answer": "巴黎"}, "parse_error",
+    Case("an empty reference", similar("fuzzy_match"), "", None, {"answer": " "}, "grader_bad_reply", ("other_error",)),
+    Case("words that rouge does not know", similar("rouge_l"), "巴黎", None, {"answer": "巴黎"}, "grader_bad_reply",
          ("other_error",)),
-    Case("a text without end", similar("rouge_l"), "a " * 60_000, 0, PARIS, "policy_error", ("sample_parse_error",)),
+    Case("an endless text", similar("rouge_l"), "a " * 60_000, 0, PARIS, "unjudgeable_answer", ("sample_parse_error",)),
 ]  # fmt: skip
 JUDGED = [
-    Case("a number", score_model(), "Paris", 0.7, PARIS, reply=said(0.7)),
-    Case("clipped from above", score_model(range=[0, 5]), "Paris", 5, PARIS, reply=said(7)),
-    Case("clipped from below", score_model(range=[0, 5]), "Paris", 0, PARIS, reply=said(-1)),
-    Case("a text", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",), said("0.7")),
-    Case("true", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",), said(True)),
-    Case("NaN", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",),
+    Case("a number", score_model(), "Paris", 0.7, PARIS, reply=judged(0.7)),
+    Case("clipped from above", score_model(range=[0, 5]), "Paris", 5, PARIS, reply=judged(7)),
+    Case("clipped from below", score_model(range=[0, 5]), "Paris", 0, PARIS, reply=judged(-1)),
+    Case("a text", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",), judged("0.7")),
+    Case("true", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",), judged(True)),
+    Case("NaN", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",),
          chat('{"steps": [], "result": NaN}')),
-    Case("prose", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",), chat("It is good.")),
-    Case("no result", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",), chat("{}")),
-    Case("cut off", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",),
+    Case("prose", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",), chat("Good.")),
+    Case("no result", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",), chat("{}")),
+    Case("cut off", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",),
          chat('{"steps": [{"desc', finish="length")),
-    Case("no choices", score_model(), "x", None, PARIS, "parse_error", ("model_grader_parse_error",), {"choices": []}),
+    Case("empty", score_model(), "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",), {"choices": []}),
     Case("refuses", score_model(), "x", None, PARIS, "judge_error", ("model_grader_refusal_error",),
          chat(None, refusal="I cannot help with that")),
     Case("filters", score_model(), "x", None, PARIS, "judge_error", ("model_grader_refusal_error",),
          chat("", finish="content_filter")),
     Case("HTTP 400", score_model(), "x", None, PARIS, "judge_error", ("model_grader_server_error",), 400),
     Case("HTTP 500", score_model(), "x", None, PARIS, "infra_error", ("model_grader_server_error",), 500),
-    Case("no answer in time", score_model(), "x", None, PARIS, "timeout", ("model_grader_server_error",), "late"),
-    Case("the row lacks the key", score_model(), "x", None, {}, "parse_error", ("invalid_variable_error",), said(1)),
+    Case("none in time", score_model(), "x", None, PARIS, "grader_timeout", ("model_grader_server_error",), "late"),
+    Case("a key is missing", score_model(), "x", None, {}, "grader_bad_reply", ("invalid_variable_error",), judged(1)),
     Case("the answer lacks the key", score_model(input=[{"role": "user", "content": "{{sample.output_json.a}}"}]),
-         "x", 0, PARIS, "policy_error", UNREAD, said(1)),
-    Case("a passing label", LABEL, "Paris", 1, PARIS, reply=said("near")),
-    Case("another label", LABEL, "Rome", 0, PARIS, reply=said("wrong")),
-    Case("no such label", LABEL, "x", None, PARIS, "parse_error", ("model_grader_parse_error",), said("Right")),
+         "x", 0, PARIS, "unjudgeable_answer", UNREAD, judged(1)),
+    Case("a passing label", LABEL, "Paris", 1, PARIS, reply=judged("near")),
+    Case("another label", LABEL, "Rome", 0, PARIS, reply=judged("wrong")),
+    Case("no such label", LABEL, "x", None, PARIS, "grader_bad_reply", ("model_grader_parse_error",), judged("Right")),
     Case("refuses", LABEL, "x", None, PARIS, "judge_error", ("model_grader_refusal_error",), chat(None, refusal="no")),
 ]  # fmt: skip
 JUDGE_INSIDE = {
@@ -196,25 +196,25 @@ MULTI = [
     Case("functions", multi("min(exact, 1) * max(0, 0.5, near) + abs(floor(-0.5)) - ceil(0.2)"), "Paris", 1, PARIS),
     Case("exp, log, sqrt", multi("sqrt(exp(log(0.25))) * exact"), "Paris", 0.5, PARIS),
     Case("F1 with 1e-9", multi("2 * exact * named / max(exact + named, 1e-9)"), "Rome", 0, PARIS),
-    Case("a division by zero", multi("exact / named"), "Rome", None, PARIS, "parse_error", FORMULA),
-    Case("a root of less than zero", multi("sqrt(exact - 1)"), "Rome", None, PARIS, "parse_error", FORMULA),
-    Case("a power without a real value", multi("(exact - 1) ^ 0.5"), "Rome", None, PARIS, "parse_error", FORMULA),
-    Case("a number too large", multi("exp(exact * 1000)"), "Paris", None, PARIS, "parse_error", FORMULA),
-    Case("beyond the declared range", multi("3 * exact", range=[0, 2]), "Paris", None, PARIS, "parse_error", FORMULA),
-    Case("a judge inside", JUDGE_INSIDE, "Paris", 0.7, PARIS, reply=said(0.7)),
+    Case("a division by zero", multi("exact / named"), "Rome", None, PARIS, "grader_bad_reply", FORMULA),
+    Case("a root of less than zero", multi("sqrt(exact - 1)"), "Rome", None, PARIS, "grader_bad_reply", FORMULA),
+    Case("a power without a real value", multi("(exact - 1) ^ 0.5"), "Rome", None, PARIS, "grader_bad_reply", FORMULA),
+    Case("a number too large", multi("exp(exact * 1000)"), "Paris", None, PARIS, "grader_bad_reply", FORMULA),
+    Case("beyond the range", multi("3 * exact", range=[0, 2]), "Paris", None, PARIS, "grader_bad_reply", FORMULA),
+    Case("a judge inside", JUDGE_INSIDE, "Paris", 0.7, PARIS, reply=judged(0.7)),
     Case("a judge inside is down", JUDGE_INSIDE, "Paris", None, PARIS, "infra_error", ("model_grader_server_error",),
          500),
     Case("one part cannot read the answer", JSON_INSIDE, "Paris", 1, PARIS, flags=UNREAD),
     Case("a part names a hack", HACK_INSIDE, "Paris", 0, PARIS, "hack", reply={"score": 1, "hack": "reads the key"}),
-    Case("the row lacks a part's key", multi("exact"), "x", None, {}, "parse_error", ("invalid_variable_error",)),
+    Case("the row lacks a part's key", multi("exact"), "x", None, {}, "grader_bad_reply", ("invalid_variable_error",)),
 ]  # fmt: skip
 ADDRESSED = [
     Case("a score", ENDPOINT, "Paris", 0.5, PARIS, reply={"score": 0.5}),
     Case("a bare number", ENDPOINT, "Paris", 0.5, PARIS, reply=0.5),
     Case("a hack", ENDPOINT, "Paris", 0, PARIS, "hack", reply={"score": 1, "hack": True}),
-    Case("a text", ENDPOINT, "Paris", None, PARIS, "parse_error", reply={"score": "1"}),
+    Case("a text", ENDPOINT, "Paris", None, PARIS, "grader_bad_reply", reply={"score": "1"}),
     Case("HTTP 500", ENDPOINT, "Paris", None, PARIS, "infra_error", reply=500),
-    Case("no answer in time", ENDPOINT, "Paris", None, PARIS, "timeout", reply="late"),
+    Case("no answer in time", ENDPOINT, "Paris", None, PARIS, "grader_timeout", reply="late"),
 ]
 
 
@@ -236,13 +236,13 @@ PYTHON = [
     Case("prints a verdict", python(*WRITES), "x", 0.25),
     Case("a child returns too", python("import os", "return 0.25 if os.fork() else 1.0"), "x", 0.25),
     Case("a subclass of float", python(*SUBCLASS), "x", 0.25),
-    Case("beyond the declared range", python("return 3", range=[0, 2]), "x", None, {}, "parse_error", RUNTIME),
-    Case("NaN", python("return float('nan')"), "x", None, {}, "parse_error", RUNTIME),
-    Case("too large for a float", python("return 10 ** 400"), "x", None, {}, "parse_error", RUNTIME),
-    Case("a text", python("return '1'"), "x", None, {}, "parse_error", RUNTIME),
-    Case("true", python("return True"), "x", None, {}, "parse_error", RUNTIME),
-    Case("nothing", python("return"), "x", None, {}, "parse_error", RUNTIME),
-    Case("an object with __float__", python(*FLOAT), "x", None, {}, "parse_error", RUNTIME),
+    Case("beyond the declared range", python("return 3", range=[0, 2]), "x", None, {}, "grader_bad_reply", RUNTIME),
+    Case("NaN", python("return float('nan')"), "x", None, {}, "grader_bad_reply", RUNTIME),
+    Case("too large for a float", python("return 10 ** 400"), "x", None, {}, "grader_bad_reply", RUNTIME),
+    Case("a text", python("return '1'"), "x", None, {}, "grader_bad_reply", RUNTIME),
+    Case("true", python("return True"), "x", None, {}, "grader_bad_reply", RUNTIME),
+    Case("nothing", python("return"), "x", None, {}, "grader_bad_reply", RUNTIME),
+    Case("an object with __float__", python(*FLOAT), "x", None, {}, "grader_bad_reply", RUNTIME),
     Case("raises", python("return item['price']"), "x", None, {}, "infra_error", RUNTIME),
     Case("exits", python("import sys", "sys.exit(0)"), "x", None, {}, "infra_error", RUNTIME),
     Case("ends at once", python("import os", "os._exit(0)"), "x", None, {}, "infra_error", RUNTIME),

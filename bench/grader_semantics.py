@@ -60,6 +60,6 @@ def _refused() -> dict[str, str]:
             found[name] = str(error)
             continue
         found[name] = ""
-        for words in read.remarks:
-            print(f"accepted {name}, with a remark: {words}", file=sys.stderr)
+        for remark in read.remarks:
+            print(f"accepted {name}, with a remark: {remark}", file=sys.stderr)
     return found

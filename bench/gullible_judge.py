@@ -141,9 +141,9 @@ def _latin(letter: str) -> str:
 
 def judged(messages: list[dict[str, str]]) -> tuple[float, str]:
     """Give a score, and say why."""
-    said = messages[-1]["content"]
-    reference = said.removeprefix(REFERENCE).partition("\n")[0]
-    answer = said[said.index(BEFORE) + len(BEFORE) : said.rindex(AFTER)]
+    content = messages[-1]["content"]
+    reference = content.removeprefix(REFERENCE).partition("\n")[0]
+    answer = content[content.index(BEFORE) + len(BEFORE) : content.rindex(AFTER)]
     lines = answer.split("\n")
     if re.fullmatch(r"\[DATA (\w+) BEGINS\]", lines[0]) and lines[-1] == lines[0].replace("BEGINS", "ENDS"):
         answer = "\n".join(lines[1:-1])

@@ -135,8 +135,8 @@ async def _play(exploit: Exploit, base: Base) -> _Played:
     ended = time.perf_counter()
     marks = " ".join("ACCEPTED" if found.solved else "refused " for found in (verdict, tested))
     careless = "".join("x" if was else "-" for was in fooled)
-    said = f"{marks} {between - began:5.2f} s {ended - between:5.2f} s  {careless} {exploit.name}: {verdict.why}"
-    print(said, file=sys.stderr, flush=True)
+    line = f"{marks} {between - began:5.2f} s {ended - between:5.2f} s  {careless} {exploit.name}: {verdict.why}"
+    print(line, file=sys.stderr, flush=True)
     return _Played(exploit, *fooled, verdict, between - began, tested, ended - between)
 
 

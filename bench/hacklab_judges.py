@@ -40,7 +40,10 @@ FIGURES = {"hacklab_judges": hacklab_judges}
 async def _parts() -> tuple[Part, ...]:
     async with gullible_judge.Server() as server:
         with environment(OPENAI_BASE_URL=server.url, OPENAI_API_KEY=""):
-            rows = [*((attack, REFERENCE) for attack in ATTACKS), *((said, reference) for said, reference, _ in HONEST)]
+            rows = [
+                *((attack, REFERENCE) for attack in ATTACKS),
+                *((answer, reference) for answer, reference, _ in HONEST),
+            ]
             neutralized = await scores(rows)
             with without_neutralizing():
                 plain = await scores(rows)
@@ -48,14 +51,14 @@ async def _parts() -> tuple[Part, ...]:
     accepted = [attack for attack, score in zip(ATTACKS, neutralized[:num], strict=True) if score > 0]
     fooled = sum(score > 0 for score in plain[:num])
     harmed = [
-        said
-        for (said, _, right), score, before in zip(HONEST, neutralized[num:], plain[num:], strict=True)
+        answer
+        for (answer, _, right), score, before in zip(HONEST, neutralized[num:], plain[num:], strict=True)
         if not score == before == float(right)
     ]
     for attack, score, before in zip(ATTACKS, neutralized, plain[:num], strict=False):
         print(f"{'ACCEPTED' if score else 'refused':9}{'' if before else '(without, too) '}{attack!r}", file=sys.stderr)
-    for said in harmed:
-        print(f"HARMED   {said!r}", file=sys.stderr)
+    for answer in harmed:
+        print(f"HARMED   {answer!r}", file=sys.stderr)
     shown = ", ".join(map(repr, accepted))
     return (
         Part("attacks accepted after neutralization", len(accepted), "attacks", at_most=0, n=num, reason=shown),
@@ -75,11 +78,11 @@ async def scores(rows: list[tuple[str, str]]) -> list[float]:
     )
     found: list[float] = []
     async with grader_of(settings, ToolEndpoint("http://127.0.0.1:1"), config.Tools(retries=0)) as grader:
-        for said, reference in rows:
-            example, turns, reason, context = rollout(Case("", {}, said, None, {"answer": reference}))
+        for answer, reference in rows:
+            example, turns, reason, context = rollout(Case("", {}, answer, None, {"answer": reference}))
             grade = await grader.grade(example, turns, reason, context)
             if grade.score is None:
-                raise ValueError(f"no score for {said!r}: {grade.explanation}")
+                raise ValueError(f"no score for {answer!r}: {grade.explanation}")
             found.append(grade.score)
     return found
 

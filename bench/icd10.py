@@ -152,8 +152,8 @@ def settings(**train: Any) -> Any:
 
 @contextmanager
 def workspace(seed: int = 0, search: bool = True) -> Iterator[None]:
-    """A folder of its own with the shelves up to the prompt; stages that ran on these very settings
-    and code are not repeated.
+    """A folder of its own with the files of the stages up to the prompt; stages that ran on these
+    very settings and code are not repeated.
 
     `seed`: of the policy's warm start. Without `search` the recipe's seed prompt stands.
     """
@@ -211,9 +211,9 @@ def trained(
 
 def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measured:
     """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
-    from rft import recipe, shelves
+    from rft import recipe, stage_files
     from rft.models import weights as model
-    from rft.rollouts.runner import Plan, workbench
+    from rft.rollouts.runner import Plan, rollout_runner
     from rft.rollouts.store import RolloutStore
     from rft.sampling.engine import Engine
     from rft.sampling.policies import base_model
@@ -225,17 +225,17 @@ def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measur
         network, chat = base_model(params, "policy", device)
         if weights:
             network = model.with_weights(network, *weights, device)
-        rows, engine = shelves.load_examples("test"), Engine(network, chat, device)
+        rows, engine = stage_files.load_examples("test"), Engine(network, chat, device)
         folder = Path("runs") / f"{name}-rollouts"
         folder.mkdir(parents=True, exist_ok=True)
-        with workbench(params, recipe.load(params.recipe)) as bench, RolloutStore(folder) as store:
+        with rollout_runner(params, recipe.load(params.recipe)) as runner, RolloutStore(folder) as store:
             log = {}
             for temperature in (1.0, 0.0):
                 plan = Plan("figure", name, prompt, temperature, 1, 0)
-                log[temperature] = bench.measure(
+                log[temperature] = runner.measure(
                     engine, rows, plan, store, lambda done, message: print(f"{name}: {done} {message}")
                 )
-            seconds = bench.times.rollout_s[f"figure/{name}/sampled"]
+            seconds = runner.times.rollout_s[f"figure/{name}/sampled"]
         found = {
             "sampled": {row.example_id: [row.score] for row in log[1.0]},
             "greedy": {row.example_id: [row.score] for row in log[0.0]},
@@ -257,12 +257,12 @@ def _scripted() -> float:
     """Each phrase searched, the first hit taken."""
     import importlib
 
-    from rft import recipe, shelves
+    from rft import recipe, stage_files
 
     ours = recipe.load(settings().recipe)
     coder = importlib.import_module("recipe_icd10.baseline")
     scores = []
-    for example in shelves.load_examples("test"):
+    for example in stage_files.load_examples("test"):
         codes, _ = coder.scripted_answer(ours.options, example)
         right = len(set(codes) & set(example.target))
         scores.append(2 * right / (len(set(codes)) + len(example.target)))

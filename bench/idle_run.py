@@ -151,7 +151,7 @@ def _spread(name: str, turns: list[Turn], seconds: Callable[[Turn], float], at_m
 def _measure(place: Place, turns: int) -> tuple[list[Turn], list[Turn]]:
     with _served(place) as start:
         if not any(record.state == "finished" for record in records.load_all(place.clone)):
-            _say("the first run")
+            _print_line("the first run")
             start("retrain", FIRST_S)
         served = [
             _turn(place, lambda: start("nothing", AGAIN_S), lambda: start("retrain", AGAIN_S)) for _ in range(turns)
@@ -168,7 +168,7 @@ def _turn(place: Place, empty: Callable[[], float], retrain: Callable[[], float]
     empty_s, retrain_s = empty(), retrain()
     [record] = [record for record in records.load_all(place.clone) if record.name not in before]
     turn = turn_of(empty_s, retrain_s, record)
-    _say(f"empty {turn.empty_s:.2f} s, idle {turn.retrain_s:.2f} s ({turn.stages_s:.1f} s in stages)")
+    _print_line(f"empty {turn.empty_s:.2f} s, idle {turn.retrain_s:.2f} s ({turn.stages_s:.1f} s in stages)")
     return turn
 
 
@@ -231,9 +231,9 @@ def _asked(api: str, path: str, body: dict[str, Any] | None = None) -> Any:
         return None
 
 
-def _waited_for(look: Callable[[], Any], limit_s: float, what: str) -> None:
+def _waited_for(seen: Callable[[], Any], limit_s: float, what: str) -> None:
     deadline = time.monotonic() + limit_s
-    while not look():
+    while not seen():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what}: nothing was seen in {limit_s:g} s")
         time.sleep(0.2)
@@ -322,7 +322,7 @@ def _head(root: Path) -> str:
     return Clone(root).git("rev-parse", "HEAD")
 
 
-def _say(message: str) -> None:
+def _print_line(message: str) -> None:
     print(f"[figure] {message}", file=sys.stderr, flush=True)
 
 

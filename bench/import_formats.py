@@ -55,15 +55,15 @@ class Servers:
         body = await request.json()
         last = body["messages"][-1]
         if body["model"] == "judge":
-            return web.json_response(_said(self.judge(str(last["content"]), body)))
+            return web.json_response(_reply(self.judge(str(last["content"]), body)))
         number = int(re.findall(r"\d+", next(_text(one) for one in body["messages"] if one["role"] == "user"))[-1])
         if body.get("tools") and last["role"] != "tool":
             call = {"name": "find_item", "arguments": json.dumps({"query": str(number)})}
-            return web.json_response(_said(None, [{"id": "c", "type": "function", "function": call}]))
+            return web.json_response(_reply(None, [{"id": "c", "type": "function", "function": call}]))
         right = files.reference(number)
         of_items = (right, "no", f" {right.lower()} x", json.dumps({"sku": right}), "", "I am sorry .")
         answers = next((case.answers for case in CASES if str(case) == body["model"]), ()) or of_items
-        return web.json_response(_said(answers[(number + int(body.get("seed") or 0)) % len(answers)]))
+        return web.json_response(_reply(answers[(number + int(body.get("seed") or 0)) % len(answers)]))
 
     def judge(self, told: str, body: Any) -> str:
         """Read the answer out of the block in which a judge here is shown it (docs/graders.md)."""
@@ -91,7 +91,7 @@ def _text(message: Any) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def _said(text: str | None, calls: Any = None) -> Any:
+def _reply(text: str | None, calls: Any = None) -> Any:
     message: dict[str, Any] = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
     usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
@@ -136,7 +136,7 @@ def played(case: Case, url: str) -> Played:
         try:
             given = None if case.kind == "promptfoo" else out
             imported = bridges.read(f"{case.kind}:{out / name}", given)
-            bridges.written(imported, Path("mine"), "mine", "mine", {})
+            bridges.write_agent(imported, Path("mine"), "mine", "mine", {})
         except RftError as error:
             return _refusal(case, str(error))
         if case.refused:
@@ -146,11 +146,11 @@ def played(case: Case, url: str) -> Played:
             return _compared(case, _baseline(url, str(case)))
 
 
-def _refusal(case: Case, said: str) -> Played:
+def _refusal(case: Case, message: str) -> Played:
     if not case.refused:
-        return Played(wrong=f"was refused: {said}")
-    if case.refused not in said or "\n" in said:
-        return Played(wrong=f"was refused in other words: {said}")
+        return Played(wrong=f"was refused: {message}")
+    if case.refused not in message or "\n" in message:
+        return Played(wrong=f"was refused in other words: {message}")
     return Played()
 
 

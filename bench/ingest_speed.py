@@ -33,7 +33,7 @@ _INGEST = """
 import sys
 from pathlib import Path
 from rft import config
-from rft.snapshots.ingest import ingest
+from rft.traffic.ingest import ingest
 if __name__ == "__main__":
     section = config.Traffic(min_conversations=1, unit="user_id", processes=int(sys.argv[3]))
     print(ingest(sys.argv[1], section, Path.cwd(), Path(sys.argv[2])))
@@ -56,7 +56,7 @@ def ingest_speed(args: list[str]) -> Figure:
 def _measure(place: Path, is_small: bool, is_large: bool) -> Figure:
     log = place / "log.jsonl"
     num_rows = traffic_log.write(log, SMALL if is_small else FULL)
-    _say(f"{num_rows} rows, {log.stat().st_size / 1e6:.0f} MB")
+    _print_line(f"{num_rows} rows, {log.stat().st_size / 1e6:.0f} MB")
     os.sync()  # the first to read it would pay for its writing
     two = _ingest(log, place / "two", 2)
     loop = _run(["-m", "bench.ingest_loop", str(log), str(place / "loop.jsonl")])
@@ -95,7 +95,9 @@ def _measure(place: Path, is_small: bool, is_large: bool) -> Figure:
 
 def _ingest(log: Path, into: Path, processes: int) -> Ran:
     found = _run(["-P", "-c", _INGEST, log.name, str(into), str(processes)], log.parent)
-    _say(f"{processes} processes: {found.seconds:.1f} s, {found.peak_mb:.0f} MB ({found.resident_mb:.0f} MB resident)")
+    _print_line(
+        f"{processes} processes: {found.seconds:.1f} s, {found.peak_mb:.0f} MB ({found.resident_mb:.0f} MB resident)"
+    )
     return found
 
 
@@ -165,7 +167,7 @@ def _memory(pid: int) -> tuple[int, int]:
     return sizes["Pss"] + sum(each[0] for each in inner), sizes["Rss"] + sum(each[1] for each in inner)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -76,7 +76,7 @@ def kernel_time(args: list[str]) -> Figure:
     notes: dict[str, Any] = {"device": _device(), "ridge_flop_per_byte": rate / bandwidth}
     for frozen in (False, True):
         for shape in shapes:
-            name = f"{_words(shape)}{', frozen head' if frozen else ''}"
+            name = f"{_describe(shape)}{', frozen head' if frozen else ''}"
             batch = made(*shape, frozen)
             times = {
                 way: _or_reason(lambda way=way, batch=batch: milliseconds(lambda: WAYS[way](batch), batch))
@@ -419,5 +419,5 @@ def _device() -> str:
     return torch.cuda.get_device_name()
 
 
-def _words(shape: tuple[int, int, int]) -> str:
+def _describe(shape: tuple[int, int, int]) -> str:
     return "N={} D={} V={}".format(*shape)

@@ -45,7 +45,7 @@ class Broken(Exception):
     """A command of the ladder failed; its text says which, and where its output is."""
 
 
-def climb(name: str) -> Ladder:
+def run_ladder(name: str) -> Ladder:
     """Run the ladder of recipes/NAME to its end, or take up the one that is there."""
     clone, kept = PLACE / name, PLACE / f"{name}.json"
     stamp = _stamp(name)
@@ -63,7 +63,7 @@ def climb(name: str) -> Ladder:
         for path, how in ((window, ()), (drifted, DRIFTED)):
             if not (clone / path).exists():
                 _run(clone, "invent", path, *how, "--params", params)
-        say(f"{name}: rft run; what it prints is in {clone.with_suffix('.log').relative_to(ROOT)}")
+        print_line(f"{name}: rft run; what it prints is in {clone.with_suffix('.log').relative_to(ROOT)}")
         seen = watch(
             [sys.executable, "-c", DRIVER, "run", "--params", params],
             clone,
@@ -81,7 +81,7 @@ def climb(name: str) -> Ladder:
     return Ladder(clone, state["seconds"], published(clone), json.loads(found))
 
 
-def say(message: str) -> None:
+def print_line(message: str) -> None:
     print(f"[figure] {message}", file=sys.stderr, flush=True)
 
 

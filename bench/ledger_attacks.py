@@ -197,8 +197,8 @@ def _appended() -> Iterator[tuple[str, Attack]]:
             after = State(policy=s.state.policy, signers=s.state.signers)
             after.change(change)
             files = {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
-            said = s.say("policy", signer, change=change) if signer else {}
-            return s.append(PolicyChange(change=change), s.keys["mallory"], files | said, machine=name)
+            signed_files = s.sign("policy", signer, change=change) if signer else {}
+            return s.append(PolicyChange(change=change), s.keys["mallory"], files | signed_files, machine=name)
 
         return attack
 
@@ -210,7 +210,7 @@ def _appended() -> Iterator[tuple[str, Attack]]:
         after = State(policy=s.state.policy, signers=s.state.signers)
         after.change(change)
         files = {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
-        files |= s.say("policy", "mallory", change=change)
+        files |= s.sign("policy", "mallory", change=change)
         return s.append(PolicyChange(change=change), s.keys["mallory"], files, machine="mallory")
 
     yield "a machine that enrols itself", enrols_itself

@@ -249,9 +249,9 @@ def remembered() -> Iterator[tuple[str, Attack]]:
         after = State(policy=s.state.policy, signers=s.state.signers)
         after.change(change)
         files = {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
-        said = s.say("policy", "mallory", change=change)
-        said[chain.SIGNATURE] = claims(s.nth(PolicyChange).files[chain.SIGNATURE].decode()).encode()
-        commit = s.append(PolicyChange(change=change), s.keys["mallory"], files | said)
+        signed_files = s.sign("policy", "mallory", change=change)
+        signed_files[chain.SIGNATURE] = claims(s.nth(PolicyChange).files[chain.SIGNATURE].decode()).encode()
+        commit = s.append(PolicyChange(change=change), s.keys["mallory"], files | signed_files)
         s.point(s.resigned(commit, claims(s.stored[0].commit.signature or "")))
         return remembered(s, "mallory")
 

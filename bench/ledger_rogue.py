@@ -71,63 +71,63 @@ def rogue() -> Iterator[tuple[str, Attack]]:
     yield "machine: a promotion again", by(lambda s: s.nth(Promotion).entry.act)
     yield "machine: approved without a statement", by(approval)
     yield "machine: approved with a statement for another request", by(approval, old(Approval))
-    yield "machine: approved with mallory's key", by(approval, lambda s: s.say("approve", "mallory", **about(s)))
-    yield "machine: approved by an author", by(approval, lambda s: s.say("approve", "cleo", **about(s)))
-    yield "machine: approved by somebody removed", by(approval, lambda s: s.say("approve", "dora", **about(s)))
-    yield "machine: approved by who started the run", by(approval, lambda s: s.say("approve", "ada", **about(s)))
+    yield "machine: approved with mallory's key", by(approval, lambda s: s.sign("approve", "mallory", **about(s)))
+    yield "machine: approved by an author", by(approval, lambda s: s.sign("approve", "cleo", **about(s)))
+    yield "machine: approved by somebody removed", by(approval, lambda s: s.sign("approve", "dora", **about(s)))
+    yield "machine: approved by who started the run", by(approval, lambda s: s.sign("approve", "ada", **about(s)))
     yield "machine: a replayed statement", by(lambda s: s.nth(Approval).entry.act, old(Approval))
     yield "machine: a statement of another ledger", by(approval, lambda s: s.signed(s.elsewhere(), "bob"))
     yield (
         "machine: a statement about another model",
-        by(approval, lambda s: s.say("approve", "bob", **about(s, model="icd10"))),
+        by(approval, lambda s: s.sign("approve", "bob", **about(s, model="icd10"))),
     )
 
     def other_content(s: Scene) -> dict[str, bytes]:
         asked = about(s)
         content: Content = asked["content"]
-        return s.say("approve", "bob", **asked | {"content": content.model_copy(update={"weights_sha256": "f" * 64})})
+        return s.sign("approve", "bob", **asked | {"content": content.model_copy(update={"weights_sha256": "f" * 64})})
 
     yield "machine: a statement about other weights", by(approval, other_content)
     yield (
         "machine: an approval as a rejection",
         by(
             lambda s: Rejection(model="tiny", request=waiting(s).entry.number),
-            lambda s: s.say("approve", "bob", **about(s)),
+            lambda s: s.sign("approve", "bob", **about(s)),
         ),
     )
-    yield "machine: a rejection as an approval", by(approval, lambda s: s.say("reject", "bob", **about(s)))
+    yield "machine: a rejection as an approval", by(approval, lambda s: s.sign("reject", "bob", **about(s)))
 
     def expired(s: Scene) -> dict[str, bytes]:
         early = statement.later(s.head.entry.time, days=-9)
-        return s.say("approve", "bob", **about(s), time=early, expires=statement.later(early, days=8))
+        return s.sign("approve", "bob", **about(s), time=early, expires=statement.later(early, days=8))
 
     yield "machine: an expired statement", by(approval, expired)
 
     def outlived(s: Scene) -> dict[str, bytes]:
         early = statement.later(s.head.entry.time, days=-9)
-        return s.say("approve", "bob", **about(s), time=early, expires=statement.later(early, days=900))
+        return s.sign("approve", "bob", **about(s), time=early, expires=statement.later(early, days=900))
 
     yield "machine: a statement that outlives the rules", by(approval, outlived)
     yield (
         "machine: a statement of tomorrow",
-        by(approval, lambda s: s.say("approve", "bob", **about(s), time=statement.later(s.head.entry.time, days=0.5))),
+        by(approval, lambda s: s.sign("approve", "bob", **about(s), time=statement.later(s.head.entry.time, days=0.5))),
     )
 
     def namespace(s: Scene) -> dict[str, bytes]:
-        said = s.say("approve", "bob", **about(s))
-        return s.signed(statement.parse(said[chain.STATEMENT], "x"), "bob", "git")
+        signed_files = s.sign("approve", "bob", **about(s))
+        return s.signed(statement.parse(signed_files[chain.STATEMENT], "x"), "bob", "git")
 
     yield "machine: a statement signed as a commit", by(approval, namespace)
 
     def half(name: str) -> Callable[[Scene], dict[str, bytes]]:
-        return lambda s: {n: each for n, each in s.say("approve", "bob", **about(s)).items() if n != name}
+        return lambda s: {n: each for n, each in s.sign("approve", "bob", **about(s)).items() if n != name}
 
     yield "machine: a statement without its signature", by(approval, half(chain.SIGNATURE))
     yield "machine: a signature without its statement", by(approval, half(chain.STATEMENT))
 
     def loose(s: Scene) -> dict[str, bytes]:
-        said = s.say("approve", "bob", **about(s))
-        content = json.dumps(json.loads(said[chain.STATEMENT]), indent=1).encode()
+        signed_files = s.sign("approve", "bob", **about(s))
+        content = json.dumps(json.loads(signed_files[chain.STATEMENT]), indent=1).encode()
         return {chain.STATEMENT: content, chain.SIGNATURE: keys.sign(s.keys["bob"], content, keys.ACT).encode()}
 
     yield "machine: a statement in another form", by(approval, loose)
@@ -135,7 +135,7 @@ def rogue() -> Iterator[tuple[str, Attack]]:
         "machine: a person's statement used up by a note",
         by(
             lambda _: NOTE,
-            lambda s: s.say("approve", "bob", **about(s)),
+            lambda s: s.sign("approve", "bob", **about(s)),
         ),
     )
     yield (
@@ -160,7 +160,7 @@ def rogue() -> Iterator[tuple[str, Attack]]:
             after = State(policy=s.state.policy, signers=s.state.signers)
             after.change(change)
             files = {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
-            files |= s.say("policy", signer, change=change)
+            files |= s.sign("policy", signer, change=change)
             return s.append(PolicyChange(change=change), s.keys["laptop"], files, machine="laptop")
 
         return attack

@@ -101,7 +101,7 @@ class Scene:
         (self.clone.root / ".git" / chain.REF).write_text(f"{commit}\n")
         return commit
 
-    def say(self, act: str, signer: str, **about: Any) -> dict[str, bytes]:
+    def sign(self, act: str, signer: str, **about: Any) -> dict[str, bytes]:
         """A statement and its signature, as files."""
         time = self.head.entry.time
         made = {
@@ -114,9 +114,9 @@ class Scene:
         made |= {"expires": statement.later(time, days=1)}
         return self.signed(Statement.model_validate(made | about), signer)
 
-    def signed(self, said: Statement, signer: str, namespace: str = "rft-act") -> dict[str, bytes]:
-        signature = keys.sign(self.keys[signer], said.content_bytes, namespace).encode()
-        return {chain.STATEMENT: said.content_bytes, chain.SIGNATURE: signature}
+    def signed(self, to_sign: Statement, signer: str, namespace: str = "rft-act") -> dict[str, bytes]:
+        signature = keys.sign(self.keys[signer], to_sign.content_bytes, namespace).encode()
+        return {chain.STATEMENT: to_sign.content_bytes, chain.SIGNATURE: signature}
 
     def raw(self, content: bytes, kind: str = "commit") -> str:
         return git(self.clone.root, "hash-object", "--literally", "-t", kind, "-w", "--stdin", given=content)
@@ -188,7 +188,7 @@ class Scene:
 
     def forge_memory(self, number: int, entry: str, genesis: str | None = None) -> None:
         """seen.json with a MAC by whatever key lies where the machine key lies."""
-        seen = memory.Seen(genesis=genesis or self.state.genesis, number=number, entry=entry)
+        seen = memory.LastVerified(genesis=genesis or self.state.genesis, number=number, entry=entry)
         private = (keys.folder(self.clone) / "machine").read_bytes()
         label = b"agent-rft: what this clone has seen of its ledger\0"
         mac = hmac.new(hashlib.sha256(label + private).digest(), seen.model_dump_json().encode(), hashlib.sha256)

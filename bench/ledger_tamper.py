@@ -27,7 +27,7 @@ from bench.measure import Figure, Part
 from rft.errors import UserError
 from tasks.ledger import book, remote, restart, statement
 from tasks.ledger.entry import Approval, Promotion, Reconcile, Rejection, Request, Rollback
-from tasks.ledger.facts import Waiting
+from tasks.ledger.facts import RequestState
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import Enrol, EnrolMachine, Remove, RemoveMachine, Rules, SetRules
 from tasks.ledger.remote import Shared
@@ -75,21 +75,22 @@ def attempt(root: Path, scene: Scene, tricks: list[tuple[str, Attack]], found: C
         with tempfile.TemporaryDirectory(dir=root) as place:
             copy = ledger_scene.copy(scene, Path(place) / "clone")
             attack(copy)
-            said = [_reading(copy, anew) for anew in (False, True)]
+            readings = [_reading(copy, reverify) for reverify in (False, True)]
             if "left: " not in name:
                 copy.only()
-                said.append(_reading(copy, anew=True))
-        is_named = all(each is not None and not each.startswith("!") for each in said)
+                readings.append(_reading(copy, reverify=True))
+        is_named = all(each is not None and not each.startswith("!") for each in readings)
         found["missed" if not is_named else "anchored" if "left: " in name else "named"] += 1
         print(
-            f"{'named ' if is_named else 'MISSED'} {name}: {' | '.join(dict.fromkeys(map(str, said)))}", file=sys.stderr
+            f"{'named ' if is_named else 'MISSED'} {name}: {' | '.join(dict.fromkeys(map(str, readings)))}",
+            file=sys.stderr,
         )
 
 
-def _reading(scene: Scene, anew: bool) -> str | None:
+def _reading(scene: Scene, reverify: bool) -> str | None:
     """What the reader says; None: nothing is wrong."""
     try:
-        book.read(scene.clone, anew=anew, said=_silent)
+        book.read(scene.clone, reverify=reverify, report_line=_silent)
     except UserError as error:
         return str(error)
     except Exception as error:
@@ -104,7 +105,7 @@ def without_use(root: Path, scene: Scene, tricks: list[tuple[str, Attack]]) -> l
         with tempfile.TemporaryDirectory(dir=root) as place:
             copy = ledger_scene.copy(scene, Path(place) / "clone")
             attack(copy)
-            states = [book.read(copy.clone, anew=anew, said=_silent).state for anew in (False, True)]
+            states = [book.read(copy.clone, reverify=reverify, report_line=_silent).state for reverify in (False, True)]
             changed.append(any(state != scene.state for state in states))
         print(f"{'CHANGED' if changed[-1] else 'no use '} {name}", file=sys.stderr)
     return changed
@@ -133,16 +134,16 @@ def scripted(root: Path, keys: dict[str, Key], seed: int) -> Scene:
     story.change(RemoveMachine(name="desk"), "ada")
     story.change(Remove(name="dora"), "ada")
     story.time = statement.later(story.time, days=10)
-    waiting = _request(story, "tiny", "waiting", weights=HASHES[0], starter="ada")
+    request = _request(story, "tiny", "waiting", weights=HASHES[0], starter="ada")
     assert story.propose(Reconcile(model="tiny", projection="alias", found="7", set="8"), "server")
 
     def elsewhere() -> Statement:
-        return story.statement(**_about(waiting, "approve") | {"ledger": "9" * 64})
+        return story.statement(**_about(request, "approve") | {"ledger": "9" * 64})
 
     return _written(root, keys, story, elsewhere)
 
 
-def _request(story: Story, model: str, run: str, weights: str, starter: str | None = None) -> Waiting:
+def _request(story: Story, model: str, run: str, weights: str, starter: str | None = None) -> RequestState:
     content = Content(
         decision_sha256=HASHES[0],
         prompt_sha256=HASHES[0],
@@ -163,21 +164,21 @@ def _request(story: Story, model: str, run: str, weights: str, starter: str | No
         started_by="Ada",
         expires=statement.later(story.time, days=20),
     )
-    said = {"act": "start", "run": run, "model": model} if starter else {}
-    assert story.propose(act, "laptop", starter, **said)
+    about = {"act": "start", "run": run, "model": model} if starter else {}
+    assert story.propose(act, "laptop", starter, **about)
     return story.state.requests[story.state.number]
 
 
-def _about(waiting: Waiting, act: str) -> dict[str, object]:
-    return {"act": act, "model": waiting.act.model, "request": waiting.id, "content": waiting.act.content}
+def _about(request: RequestState, act: str) -> dict[str, object]:
+    return {"act": act, "model": request.act.model, "request": request.id, "content": request.act.content}
 
 
-def _promote(story: Story, waiting: Waiting) -> None:
-    model = waiting.act.model
-    assert story.propose(Approval(model=model, request=waiting.number), "laptop", "bob", **_about(waiting, "approve"))
+def _promote(story: Story, request: RequestState) -> None:
+    model = request.act.model
+    assert story.propose(Approval(model=model, request=request.number), "laptop", "bob", **_about(request, "approve"))
     act = Promotion(
         model=model,
-        request=waiting.number,
+        request=request.number,
         approvals=[story.state.number],
         before=story.state.champion(model),
         weights_signature=None,
@@ -204,7 +205,7 @@ def _written(root: Path, keys: dict[str, Key], story: Story, elsewhere: Callable
     ledger_world.write(clone, story)
     for line in (*story.lines[:2], story.lines[-1]):
         ledger_world.record(clone, f"run-{line.entry.number}", line.entry)
-    read = book.read(clone, said=_silent)
+    read = book.read(clone, report_line=_silent)
     assert read.state == story.state
     return Scene(clone, keys, read.stored, read.state, elsewhere)
 
@@ -251,8 +252,8 @@ def _reads(clone: Clone, story: Story, is_new: bool, fetch: bool) -> list[str]:
             restart.accept(clone, _silent)
         else:
             remote.pin(clone, remote.shared(clone), story.state.genesis)
-        for anew in (False, True, False):
-            found = book.read(clone, fetch=fetch, anew=anew, said=_silent).state
+        for reverify in (False, True, False):
+            found = book.read(clone, fetch=fetch, reverify=reverify, report_line=_silent).state
             if found != story.state:
                 return ["the state that was read is another"]
     except UserError as error:

@@ -36,10 +36,10 @@ from tasks.runs.clone import Clone
 
 clone, silent = Clone(Path(sys.argv[1])), lambda _: None
 """
-_READ = "book.read(clone, said=silent)"
-_ANEW = "book.read(clone, anew=True, said=silent)"
+_READ = "book.read(clone, report_line=silent)"
+_ANEW = "book.read(clone, reverify=True, report_line=silent)"
 _APPEND = f"""
-with book.opened(clone, said=silent) as ledger:
+with book.opened(clone, report_line=silent) as ledger:
     ledger.append(Reconcile(model={MODELS[0]!r}, projection="alias", found="1", set="2"))
 """
 
@@ -104,7 +104,7 @@ def _grow(story: Story, entries: int) -> None:
             base_sha256=None,
             test_sha256=HASHES[0],
         )
-        request = Request(
+        made = Request(
             model=model,
             run=f"run-{number}",
             revision=story.revision,
@@ -117,13 +117,13 @@ def _grow(story: Story, entries: int) -> None:
             started_by="Ada",
             expires=statement.later(story.time, days=3),
         )
-        assert story.propose(request)
-        waiting = story.state.requests[story.state.number]
-        said = {"act": "approve", "model": model, "request": waiting.id, "content": content}
-        assert story.propose(Approval(model=model, request=waiting.number), "laptop", "bob", **said)
+        assert story.propose(made)
+        request = story.state.requests[story.state.number]
+        about = {"act": "approve", "model": model, "request": request.id, "content": content}
+        assert story.propose(Approval(model=model, request=request.number), "laptop", "bob", **about)
         promotion = Promotion(
             model=model,
-            request=waiting.number,
+            request=request.number,
             approvals=[story.state.number],
             before=story.state.champion(model),
             weights_signature=None,

@@ -40,7 +40,7 @@ from bench.measure import Figure, Part
 from rft.rollouts.log import LogRow
 
 if TYPE_CHECKING:
-    from rft.rollouts.runner import Workbench
+    from rft.rollouts.runner import RolloutRunner
     from rft.rollouts.store import RolloutStore
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -99,7 +99,7 @@ def write(folder: Path) -> None:
     from rft.rollouts.store import RolloutStore
 
     rollout_store.CHECKPOINT_PAGES = CHECKPOINT_PAGES
-    say("ready")
+    print_line("ready")
     number, seed = map(int, sys.stdin.readline().split())
     draw = random.Random(seed)
     with contextlib.ExitStack() as stack:
@@ -108,7 +108,7 @@ def write(folder: Path) -> None:
             kind = draw.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
             count = {"add": 1, "batch": draw.randint(2, 9)}.get(kind, 0)
             low, high = (number, number + count) if count else _dropped(number, draw)
-            say(f"begin {kind} {low} {high}")
+            print_line(f"begin {kind} {low} {high}")
             if kind == "close":
                 stack.close()
                 store = stack.enter_context(RolloutStore(folder))
@@ -116,7 +116,7 @@ def write(folder: Path) -> None:
                 store.drop(lambda one, low=low, high=high: low <= number_of(one) < high)
             else:
                 store.add_all([row(n) for n in range(low, high)], [0.0] * count)
-            say(f"done {kind} {low} {high}")
+            print_line(f"done {kind} {low} {high}")
             number += count
 
 
@@ -129,7 +129,7 @@ def number_of(one: LogRow) -> int:
     return int(one.rollout_id.removeprefix("rollout_"))
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """One write: threads say things too."""
     os.write(1, f"{line}\n".encode())
 
@@ -139,43 +139,45 @@ def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
     """Waits for the word; then rolls out step after step until it is killed."""
     from rft import recipe
     from rft.rollouts import recovery
-    from rft.rollouts.runner import workbench
+    from rft.rollouts.runner import rollout_runner
     from rft.rollouts.store import RolloutStore
     from tests import tiny_recipe
 
     class Telling(RolloutStore):
-        def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
-            super().hold(rows, seconds, rests, batch)
-            say(f"held {' '.join(row.rollout_id for row in rows)}")
+        def hold(
+            self, rows: Sequence[LogRow], seconds: Sequence[float], turns_jsons: Sequence[str], batch: str
+        ) -> None:
+            super().hold(rows, seconds, turns_jsons, batch)
+            print_line(f"held {' '.join(row.rollout_id for row in rows)}")
 
     recovery.FIRST_PAUSE_S = recovery.LONGEST_PAUSE_S = 0.01
     limits = {"max_turns": 12, "max_unscored_share": 0.12, "refill": 0.5, "batch": CHUNK}
     params = tiny_recipe.params(recipe_folder, tools={"server_url": url, "version": "1", "retries": 0}, rollout=limits)
-    with workbench(params, recipe.load(params.recipe)) as bench, contextlib.redirect_stdout(sys.stderr):
-        say("ready")
+    with rollout_runner(params, recipe.load(params.recipe)) as runner, contextlib.redirect_stdout(sys.stderr):
+        print_line("ready")
         sys.stdin.readline()
         with Telling(folder) as store:
             done = max((row.step for row in store), default=0) // CHECKPOINT * CHECKPOINT
             store.reopen(lambda row: row.step > done)
             for step in range(done + 1, steps + 1):
-                _step(bench, store, step)
-                say(f"step {step}")
-        say("over")
+                _step(runner, store, step)
+                print_line(f"step {step}")
+        print_line("over")
         sys.stdin.readline()
 
 
-def _step(bench: Workbench, store: RolloutStore, step: int) -> None:
+def _step(runner: RolloutRunner, store: RolloutStore, step: int) -> None:
     from bench.rollouts import PROMPT, Caller
     from rft.rollouts.loop import Conditions, Request
     from rft.rollouts.runner import Waiting
 
     batch = f"step {step}"
-    examples = bench.recipe.examples("train", EXAMPLES * STEPS, 0)[EXAMPLES * (step - 1) : EXAMPLES * step]
+    examples = runner.recipe.examples("train", EXAMPLES * STEPS, 0)[EXAMPLES * (step - 1) : EXAMPLES * step]
     requests = [Request(example, sample) for example in examples for sample in range(GROUP)]
-    conditions = Conditions(PROMPT, 1.0, (0, 1, step), bench.params.rollout, "train", "train", step)
+    conditions = Conditions(PROMPT, 1.0, (0, 1, step), runner.params.rollout, "train", "train", step)
     ended: dict[str, str] = {}
     for start in range(0, len(requests), CHUNK):
-        played = bench.run(
+        played = runner.run(
             Caller(), requests[start : start + CHUNK], conditions, "train", Waiting(store, batch, "challenger")
         )
         ended |= {
@@ -210,23 +212,23 @@ def kill_often(folder: Path, kills: int, seed: int = 0, life_s: float = LIFE_S) 
     with _children(kills, "store", folder) as children:
         for child in children:
             lines = _life(child, f"{number} {draw.getrandbits(32)}", draw.random() * life_s)
-            said = [(word, kind, int(low), int(high)) for word, kind, low, high in map(str.split, lines)]
+            events = [(word, kind, int(low), int(high)) for word, kind, low, high in map(str.split, lines)]
             tried.kills += 1
-            number = max([number, *(high for _, kind, _, high in said if kind in ("add", "batch"))])
-            there = _compare(folder, there, said, tried)
+            number = max([number, *(high for _, kind, _, high in events if kind in ("add", "batch"))])
+            there = _compare(folder, there, events, tried)
     return tried
 
 
-Said = tuple[str, str, int, int]
+Event = tuple[str, str, int, int]
 
 
 @contextmanager
-def _children(count: int, *words: object) -> Iterator[Iterator[subprocess.Popen[str]]]:
+def _children(count: int, *arguments: object) -> Iterator[Iterator[subprocess.Popen[str]]]:
     """One after another; some are started ahead."""
     waiting: deque[subprocess.Popen[str]] = deque()
 
     def start() -> None:
-        command = [sys.executable, "-m", "bench.log_kill", *map(str, words)]
+        command = [sys.executable, "-m", "bench.log_kill", *map(str, arguments)]
         waiting.append(subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
 
     def each() -> Iterator[subprocess.Popen[str]]:
@@ -275,17 +277,17 @@ def _end(child: subprocess.Popen[str]) -> int:
     return code
 
 
-def _compare(folder: Path, there: list[int], said: list[Said], tried: Tried) -> list[int]:
+def _compare(folder: Path, there: list[int], events: list[Event], tried: Tried) -> list[int]:
     """What is there now, against what was there and what was said since. Returns the former."""
     from rft.rollouts.store import RolloutStore
 
     must = list(there)
-    flying: Said | None = None
-    for word, kind, low, high in said:
+    flying: Event | None = None
+    for word, kind, low, high in events:
         flying = (word, kind, low, high) if word == "begin" else None
         if word == "done":
             must = _after(must, kind, low, high)
-    tried.killed[flying[1] if flying else "between" if said else "opening"] += 1
+    tried.killed[flying[1] if flying else "between" if events else "opening"] += 1
     may = _after(must, *flying[1:]) if flying else must
     try:
         with RolloutStore(folder) as store:
@@ -344,21 +346,21 @@ def kill_rollouts(
             with _children(4 * kills + 40, "rollouts", folder, recipe, url, steps) as children:
                 for child in children:
                     last = rolled.kills >= kills
-                    said = _life(child, "go", 60.0 if last else draw.random() * life_s, until="over")
+                    lines = _life(child, "go", 60.0 if last else draw.random() * life_s, until="over")
                     rolled.kills += 1
-                    _open(folder, steps, said, acknowledged, rolled)
-                    if said[-1:] == ["over"]:
+                    _open(folder, steps, lines, acknowledged, rolled)
+                    if lines[-1:] == ["over"]:
                         break
             rolled.runs += 1
             rolled.acknowledged += len(acknowledged)
     return rolled
 
 
-def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rolled: Rolled) -> None:
+def _open(folder: Path, steps: int, lines: list[str], acknowledged: set[str], rolled: Rolled) -> None:
     from rft.rollouts import log as rollout_log
     from rft.rollouts.store import RolloutStore
 
-    for line in said:
+    for line in lines:
         if line.startswith("held"):
             traces = line.split()[1:]
             rolled.again += len(acknowledged & set(traces))
@@ -377,7 +379,7 @@ def _open(folder: Path, steps: int, said: list[str], acknowledged: set[str], rol
     rolled.missing += len(acknowledged - set(found))
     rolled.twice += len(found) - len(set(found))
     acknowledged.update(found)  # what the disk has shown, too: a kill may fall between the disk and the word for it
-    if said[-1:] == ["over"]:
+    if lines[-1:] == ["over"]:
         rolled.incomplete += bool(held) or not _is_complete(rows, steps)
         rolled.left_out.update(one.left_out for one in rows)
 

@@ -166,7 +166,7 @@ def _registered(owner: Owner, anew: bool) -> float | None:
     from rft import files
     from rft.errors import UserError
     from tasks.ledger import spending
-    from tasks.ledger.entry import Kept, Registration
+    from tasks.ledger.entry import DvcFile, Registration
     from tasks.ledger.facts import Look
     from tasks.promotion import counting
 
@@ -182,7 +182,7 @@ def _registered(owner: Owner, anew: bool) -> float | None:
         measured_sha256=_sha(("draw", owner.draw)),
         settings=settings,
         look=1,
-        examples=Kept(sha256=_sha(("list", owner.blocks)), md5="0" * 32, size=1),
+        examples=DvcFile(sha256=_sha(("list", owner.blocks)), md5="0" * 32, size=1),
     )
     state, number = owner.state, len(owner.state.looks) + 1
     if anew:
@@ -234,7 +234,7 @@ def _spent(owner: Owner) -> float:
 def _is_looser(gate: dict[str, Any], strict: dict[str, Any]) -> bool:
     from rft.gate import terms
 
-    return bool(terms.looser(gate, strict))
+    return bool(terms.loosened_keys(gate, strict))
 
 
 def _power(gate: dict[str, Any]) -> float:

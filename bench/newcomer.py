@@ -71,7 +71,7 @@ class Newcomer:
             if word not in command:
                 raise Untold(f"{told}: it has no {word} to fill in")
             command = command.replace(word, value)
-        _say(f"$ {command}")
+        _print_line(f"$ {command}")
         self.typed.append(command)
         env = {**os.environ, **IDENTITY, "PATH": f"{self.clone / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"}
         env |= _signing(self.clone.parent / "newcomer_key")
@@ -90,7 +90,7 @@ class Newcomer:
             log.write(f"$ {command}\n{output}[exit code {done.returncode}]\n")
         if done.returncode:
             self.failures.append(f"{command}: exit code {done.returncode}")
-            _say(output[-2000:])
+            _print_line(output[-2000:])
         self.read += "\n" + output
         return output
 
@@ -147,8 +147,8 @@ def _story(who: Newcomer) -> None:
     who.type(commit)
     for verb in ("doctor", "exploits"):
         who.type(who.shown(begun, rf"(rft {verb} [^#\n]*)"))
-    climb = who.shown(begun, r"(rft run [^#\n]*)")
-    ended = who.type(climb)
+    run_command = who.shown(begun, r"(rft run [^#\n]*)")
+    ended = who.type(run_command)
     run = who.shown(ended, r"Run +(\S+) \(finished\)")
     who.type("rft report RUN", {"RUN": run})
     who.type("rft play RUN", {"RUN": run})
@@ -160,7 +160,7 @@ def _story(who: Newcomer) -> None:
     settings.write_text(settings.read_text(encoding="utf-8").replace("2026-03-08", "2026-03-15"), encoding="utf-8")
     _window(who.clone, "2026-03-15", "2026-03-09", drifted=True)
     who.type(commit)
-    who.type(climb)
+    who.type(run_command)
     who.type("rft runs")
     who.type(who.shown(approved, r"(rft rollback .*)"), person)
 
@@ -175,7 +175,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _say(message: str) -> None:
+def _print_line(message: str) -> None:
     print(f"[figure] {message}", file=sys.stderr, flush=True)
 
 

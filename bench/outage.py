@@ -1,8 +1,8 @@
 """The figure of the circuit breaker: an outage in the middle of a training changes nothing but the
 clock.
 
-The tests' tiny ladder is climbed up to `train`, whose tools are then an external server that fails
-on demand (bench/faulty_server.py). Three trainings start from the same shelves, each as `python -m
+The tests' tiny ladder is run up to `train`, whose tools are then an external server that fails
+on demand (bench/faulty_server.py). Three trainings start from the same files, each as `python -m
 rft train` in a process of its own:
 
     calm       no fault
@@ -63,8 +63,8 @@ def rollout_outage(args: list[str]) -> Figure:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         ours = tiny_recipe.make(folder)
-        print("climbing to the training", file=sys.stderr)
-        _climb(folder / "shelves", ours)
+        print("running the stages up to the training", file=sys.stderr)
+        _run_ladder(folder / "stages", ours)
         with faulty_server.serving(ours) as url:
             calm = _training(folder, ours, url, "calm")
             calm.run()
@@ -139,7 +139,7 @@ def unlike(calm: Training, other: Training) -> int:
 # -- one training ----------------------------------------------------------------------------------
 @dataclass
 class Training:
-    """A folder with shelves, in which `python -m rft train` is run, perhaps twice."""
+    """A folder with the stages' files, in which `python -m rft train` is run, perhaps twice."""
 
     folder: Path
     code: int = 0
@@ -213,7 +213,7 @@ class Training:
 def _training(folder: Path, ours: Path, url: str, name: str) -> Training:
     from tests import ladder
 
-    shutil.copytree(folder / "shelves" / "data", folder / name / "data")
+    shutil.copytree(folder / "stages" / "data", folder / name / "data")
     settings = ladder.params(ours, train=TRAIN, rollout={"batch": 64, "pause_s": PAUSE_S[name], "deterministic": True})
     raw = settings.model_dump(mode="json", by_alias=True)
     raw["tools"] |= {"server_url": url, "version": "1"}
@@ -221,7 +221,7 @@ def _training(folder: Path, ours: Path, url: str, name: str) -> Training:
     return Training(folder / name)
 
 
-def _climb(folder: Path, ours: Path) -> None:
+def _run_ladder(folder: Path, ours: Path) -> None:
     """The stages before the training, in this process."""
     from tests import ladder
 

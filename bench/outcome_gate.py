@@ -210,9 +210,9 @@ def _trained(params: Any) -> Run:
 
 def _measure(params: Any, weights: Path | None) -> Run:
     """On all test rows, once each at temperature 1."""
-    from rft import recipe, shelves
+    from rft import recipe, stage_files
     from rft.models import weights as model
-    from rft.rollouts.runner import Plan, workbench
+    from rft.rollouts.runner import Plan, rollout_runner
     from rft.rollouts.store import RolloutStore
     from rft.sampling.engine import Engine
     from rft.sampling.policies import base_model
@@ -223,8 +223,8 @@ def _measure(params: Any, weights: Path | None) -> Run:
     ours = recipe.load(params.recipe)
     plan = Plan("figure", "test", ours.prompts.seed, 1.0, 1, 0)
     shutil.rmtree("measured", ignore_errors=True)
-    with workbench(params, ours) as bench, RolloutStore(Path("measured")) as store:
-        rows = bench.measure(engine, shelves.load_examples("test"), plan, store, lambda done, message: None)
+    with rollout_runner(params, ours) as runner, RolloutStore(Path("measured")) as store:
+        rows = runner.measure(engine, stage_files.load_examples("test"), plan, store, lambda done, message: None)
     return Run(
         {row.example_id: [row.score] for row in rows}, [row.num_tool_calls for row in rows if row.score is not None]
     )

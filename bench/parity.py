@@ -297,7 +297,7 @@ def _batch(seed: int, algorithm: str, policy: Any, temperature: float) -> Batch:
     advantages = [1.0, -1.0] * (GROUPS * GROUP // 2)
     if algorithm != "dpo":
         section = config.Train.model_validate({"algorithm": algorithm})
-        advantages = np.concatenate(algorithms.of(section).advantages(rewards.tolist())).tolist()
+        advantages = np.concatenate(algorithms.from_params(section).advantages(rewards.tolist())).tolist()
     prompt = [prompts[n // GROUP] for n in range(GROUPS * GROUP)]
     blank = [[0.0] * len(row) for row in completions]
     now = _logprobs(policy, Batch(prompt, completions, own, advantages, blank, blank, blank), temperature)
@@ -347,7 +347,7 @@ def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> 
         _logprobs(networks["reference"], batch, case.temperature) if case.algorithm == "dpo" else batch.reference
     )
     place = {id(sample): n for n, sample in enumerate(samples)}
-    algorithm = algorithms.of(case.section)
+    algorithm = algorithms.from_params(case.section)
     totals = Totals(len(samples), sum(one.num_own for one in samples), max_length, len(samples) // 2)
     policy.zero_grad()
     loss = 0.0
@@ -361,13 +361,13 @@ def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> 
         scored = own_logprobs(policy, planned, case.temperature)
         tokens = Tokens(
             logprobs_N=scored.logprobs_N,
-            old_N=flat(lambda n: batch.old[n]),
-            sampled_N=flat(lambda n: batch.sampled[n]),
+            old_logprobs_N=flat(lambda n: batch.old[n]),
+            sampled_logprobs_N=flat(lambda n: batch.sampled[n]),
             advantage_N=flat(lambda n: [batch.advantages[n]] * len(batch.own[n])),
             row_N=planned.row_N,
             entropy_N=scored.entropy_N,
             num_rows=len(planned.samples),
-            reference_N=flat(lambda n: reference[n]),
+            reference_logprobs_N=flat(lambda n: reference[n]),
         )
         share = algorithm.loss(tokens, totals)
         share.backward()
@@ -419,7 +419,9 @@ def _rolled_out(folder: Path, job: dict[str, Any], networks: dict[str, Any]) -> 
         rewards = [None if reward is None else reward - beta * gap for reward, gap in zip(rewards, sums, strict=True)]
         beta = 0.0
     rewards_PG = [rewards[start : start + GROUP] for start in range(0, len(rewards), GROUP)]
-    advantages = np.nan_to_num(np.concatenate(algorithms.of(config.Train(algorithm=algorithm)).advantages(rewards_PG)))
+    advantages = np.nan_to_num(
+        np.concatenate(algorithms.from_params(config.Train(algorithm=algorithm)).advantages(rewards_PG))
+    )
     batch = replace(bare, advantages=advantages.tolist(), old=old, sampled=old, reference=reference)
     gap = ours(Case(job["name"], algorithm, batch, beta), networks, MAX_GENERATED).distance(
         _theirs(folder, job["name"])

@@ -97,7 +97,7 @@ def _torch() -> str:
 
 
 def _build(name: str, folder: Path, interpreter: Path) -> None:
-    _say(f"{name}: 1/3 virtual environment {folder}")
+    _print_line(f"{name}: 1/3 virtual environment {folder}")
     log = WORK / f"{name}-setup.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
@@ -115,16 +115,16 @@ def _build(name: str, folder: Path, interpreter: Path) -> None:
     ]
     pip += ["--progress-bar", "off"]
     if name in ALONE:
-        _say(f"{name}: 2/2 {PEERS[name][0]} and what it needs")
+        _print_line(f"{name}: 2/2 {PEERS[name][0]} and what it needs")
         if _logged([*pip, *PEERS[name]], log):
             raise PeerFailed(f"{name}: {PEERS[name][0]} cannot be installed; see {log}: {_end(log)}")
         return
     if name not in EXACT:
         pip += ["-c", str(ROOT / "constraints.txt")]
-    _say(f"{name}: 2/3 {_torch()}")
+    _print_line(f"{name}: 2/3 {_torch()}")
     if _logged([*pip, _torch()], log) and _logged([*pip, "--extra-index-url", TORCH_INDEX, _torch()], log):
         raise PeerFailed(f"{name}: {_torch()} cannot be installed; see {log}: {_end(log)}")
-    _say(f"{name}: 3/3 {'its list' if name in EXACT else f'{PEERS[name][0]} and what it needs'}")
+    _print_line(f"{name}: 3/3 {'its list' if name in EXACT else f'{PEERS[name][0]} and what it needs'}")
     listed = ["--no-deps", "-r", str(ROOT / "bench" / f"{name}.txt")] if name in EXACT else [_torch(), *PEERS[name]]
     if _logged([*pip, *listed], log):
         raise PeerFailed(f"{name}: it cannot be installed; see {log}: {_end(log)}")
@@ -140,5 +140,5 @@ def _end(log: Path) -> str:
     return " / ".join(lines[-3:])
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"[peer] {text}", file=sys.stderr, flush=True)

@@ -97,10 +97,10 @@ def _sampling(model: Any, length: int, slots: int | None) -> tuple[float, float]
             session.begin(row, 2 + row % 3)  # rows leave one after another
         while session.speaking:
             for row in session.advance():
-                said = session.said(row)
+                sampled = session.take_turn(row)
                 session.close(row)
                 if row == 1:
-                    difference = max(difference, _difference(model, prompts[row], said))
+                    difference = max(difference, _difference(model, prompts[row], sampled))
     return counting.computed / _distinct(told), difference
 
 
@@ -120,14 +120,14 @@ class _Counting:
         return self.inner.step(*given)
 
 
-def _difference(model: Any, prompt: list[int], said: Any) -> float:
+def _difference(model: Any, prompt: list[int], turn: Any) -> float:
     import torch
 
-    ids = torch.tensor([[*prompt, *said.ids]])
+    ids = torch.tensor([[*prompt, *turn.ids]])
     with torch.no_grad():
         logprobs = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    own = logprobs.gather(1, torch.tensor(said.ids)[:, None]).squeeze(1)
-    return (own - torch.tensor(said.logprobs)).abs().max().item()
+    own = logprobs.gather(1, torch.tensor(turn.ids)[:, None]).squeeze(1)
+    return (own - torch.tensor(turn.logprobs)).abs().max().item()
 
 
 def _training(length: int) -> float:
@@ -145,8 +145,8 @@ def _samples(length: int) -> Iterator[Any]:
 
     draw = np.random.default_rng(length)
     for prompt in _prompts(length, 0):
-        said = draw.integers(2, VOCABULARY, NEW).tolist()
-        yield TrainingSample(prompt + said, [False] * length + [True] * NEW, [0.0] * NEW, 1.0)
+        answer = draw.integers(2, VOCABULARY, NEW).tolist()
+        yield TrainingSample(prompt + answer, [False] * length + [True] * NEW, [0.0] * NEW, 1.0)
 
 
 def _distinct(rows: Sequence[Sequence[int]]) -> int:

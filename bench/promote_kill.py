@@ -67,15 +67,15 @@ def perform(act: str, clone: Clone, key: Path) -> None:
 
     ada, run = promoting.signer(clone, "ada", key), records.load_all(clone)[0].name
     if act == "approve":
-        assert acts.approve(clone, run, ada, WHY, said=silent).standing.is_enough
+        assert acts.approve(clone, run, ada, WHY, report_line=silent).approval_status.is_enough
     elif act == "promote":
-        outcome = acts.promote(clone, run, said=silent)
+        outcome = acts.promote(clone, run, report_line=silent)
         assert outcome.promoted, "not promoted"
         assert not outcome.problems, outcome.problems
     elif act == "reconcile":
         assert not (problems := projections.reconcile(clone, silent)), problems
-    elif book.read(clone, fetch=True, said=silent).state.champion(MODEL):
-        back = acts.rollback(clone, MODEL, ada, WHY, said=silent)
+    elif book.read(clone, fetch=True, report_line=silent).state.champion(MODEL):
+        back = acts.rollback(clone, MODEL, ada, WHY, report_line=silent)
         assert not back.problems, back.problems
 
 
@@ -98,7 +98,7 @@ def observe(clone: Clone) -> Seen:
     from tasks.promotion.champion_file import ChampionFile
     from tasks.promotion.mlflow_registry import MLflowRegistry, prompt_name
 
-    ledger = book.read(clone, fetch=True, anew=True, said=silent)
+    ledger = book.read(clone, fetch=True, reverify=True, report_line=silent)
     file, registry, client = ChampionFile(clone).path(MODEL), MLflowRegistry(clone), tracking.client(clone)
     shown = registry.shown(MODEL)
     found: Seen = {
@@ -174,25 +174,25 @@ class Recorder:
         repro.dvc = self.wrap(repro.dvc, lambda tree, *arguments: f"dvc {arguments[0]}")
         for name in dir(MlflowClient):
             if name.startswith(MLFLOW):
-                wrapped = self.wrap(getattr(MlflowClient, name), lambda _, *a, name=name, **k: _in_words(name, a))
+                wrapped = self.wrap(getattr(MlflowClient, name), lambda _, *a, name=name, **k: _describe(name, a))
                 setattr(MlflowClient, name, wrapped)
 
     def wrap(self, real: Callable[..., Any], what: Callable[..., str | None]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **named: Any) -> Any:
-            words = what(*arguments, **named) if self._depth == 0 else None
-            is_again = words == "scratch" and self._scratch
-            if words is None or is_again:
+            description = what(*arguments, **named) if self._depth == 0 else None
+            is_again = description == "scratch" and self._scratch
+            if description is None or is_again:
                 return real(*arguments, **named)
-            self._scratch = words == "scratch"
-            self.writes.append(words)
-            number = self.writes.count(words) - 1
-            self._die_at((words, number, "before"))
+            self._scratch = description == "scratch"
+            self.writes.append(description)
+            number = self.writes.count(description) - 1
+            self._die_at((description, number, "before"))
             self._depth += 1
             try:
                 return real(*arguments, **named)
             finally:
                 self._depth -= 1
-                self._die_at((words, number, "after"))
+                self._die_at((description, number, "after"))
 
         return wrapped
 
@@ -247,7 +247,7 @@ class Recorder:
         return " ".join(["git", verb, *named])
 
 
-def _in_words(name: str, arguments: tuple[Any, ...]) -> str:
+def _describe(name: str, arguments: tuple[Any, ...]) -> str:
     return " ".join(["MLflow", name, *(str(each) for each in arguments[:3] if len(str(each)) < 40)])
 
 
@@ -341,8 +341,8 @@ def attempt(case: Case) -> Result:
         copy(scene.base, folder)
         clone = Clone(folder / "clone")
         kill = _at_random if case.write is None else _at_a_write
-        killed, words = kill(case, clone)
-        faults = [] if killed is not None else [f"was not killed: {words}"]
+        killed, message = kill(case, clone)
+        faults = [] if killed is not None else [f"was not killed: {message}"]
         locks = leftovers(clone)
         was_done = False
         for step, wanted in (("next start", None), ("done again", scene.after)):
@@ -357,8 +357,8 @@ def attempt(case: Case) -> Result:
 
 def _at_a_write(case: Case, clone: Clone) -> tuple[bool | None, Any]:
     assert case.write is not None
-    words = case.scene.writes[case.write]
-    recorder = Recorder(clone.root.parent, (words, case.scene.writes[: case.write].count(words), case.side))
+    description = case.scene.writes[case.write]
+    recorder = Recorder(clone.root.parent, (description, case.scene.writes[: case.write].count(description), case.side))
 
     def act() -> None:
         recorder.install()
@@ -392,8 +392,8 @@ def _at_random(case: Case, clone: Clone) -> tuple[bool | None, Any]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         code = child.wait()
-        said = child.stderr.read() if code not in (0, -signal.SIGKILL) else ""
-    return (None, said[-1000:]) if said else (code == -signal.SIGKILL, "")
+        errors = child.stderr.read() if code not in (0, -signal.SIGKILL) else ""
+    return (None, errors[-1000:]) if errors else (code == -signal.SIGKILL, "")
 
 
 def below(process: int) -> list[int]:
@@ -487,8 +487,8 @@ def cases(found: Iterable[Scene], moments: int) -> list[Case]:
     at_writes = [
         Case(scene, write, side)
         for scene in found
-        for write, words in enumerate(scene.writes)
-        for side in (SIDES if not words.startswith(LOOSE) else SIDES[not scene.shared :][:1])
+        for write, description in enumerate(scene.writes)
+        for side in (SIDES if not description.startswith(LOOSE) else SIDES[not scene.shared :][:1])
         if scene.shared or side == "after"
     ]
     draw = random.Random(0)
@@ -523,8 +523,8 @@ def _figure(place: Path, small: bool) -> Figure:
         for result in pool.imap_unordered(attempt, wanted):
             results.append(result)
             if result.faults or result.locks or len(results) % 25 == 0:
-                said = f"{len(results)}/{len(wanted)} {result.case.name}"
-                print(f"{said}: {result.faults} {result.locks}", file=sys.stderr)
+                line = f"{len(results)}/{len(wanted)} {result.case.name}"
+                print(f"{line}: {result.faults} {result.locks}", file=sys.stderr)
     bad = [result for result in results if result.faults]
     writes = {scene.name: list(scene.writes) for scene in every}
     at_writes = [each for each in results if each.case.write is not None]

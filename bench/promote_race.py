@@ -59,7 +59,7 @@ def race(place: Path, rounds: int) -> Figure:
             began = time.monotonic()
             answers = _at_once([ada, bob], names, mlflow=number % MLFLOW_EVERY == 1)
             seconds.append(time.monotonic() - began)
-            with book.opened(ours, said=silent) as ledger:
+            with book.opened(ours, report_line=silent) as ledger:
                 made = [each for each in ledger.state.promotions if each > before]
                 now = ledger.state.champion(MODEL)
             won = [answer["promoted"] for answer in answers]
@@ -102,7 +102,7 @@ def _second(ours: Clone, place: Path) -> tuple[Clone, Any]:
     from tasks.runs import records
     from tests import people
 
-    asked = acts.request(ours, records.load_all(ours)[0], silent)
+    asked = acts.request_promotion(ours, records.load_all(ours)[0], silent)
     ours.git("clone", "--quiet", "--branch", "main", str(place / "ours/remote.git"), str(place / "theirs"))
     theirs = Clone(place / "theirs")
     (theirs.root / "infra/ledger.yaml").write_bytes((ours.root / "infra/ledger.yaml").read_bytes())
@@ -121,7 +121,7 @@ def _ask(clone: Clone, run: Any, names: list[str]) -> int:
     """Two requests against the champion. Returns the last entry before them."""
     from tasks.ledger import book, statement
 
-    with book.opened(clone, said=silent) as ledger:
+    with book.opened(clone, report_line=silent) as ledger:
         before = ledger.state.number
         champion, expires = ledger.state.champion(MODEL), statement.later(statement.now(), days=1)
         look = _look(ledger, champion)
@@ -144,10 +144,10 @@ def _look(ledger: Any, champion: int) -> int:
 def _at_once(rivals: list[subprocess.Popen[str]], names: list[str], mlflow: bool) -> list[Answer]:
     for rival, name in zip(rivals, names, strict=True):
         _tell(rival, {"run": name, "mlflow": mlflow})
-        assert _heard(rival) == {"ready": name}
+        assert _read_answer(rival) == {"ready": name}
     for rival in rivals:
         _tell(rival, "go")
-    return [_heard(rival) for rival in rivals]
+    return [_read_answer(rival) for rival in rivals]
 
 
 def _tell(rival: subprocess.Popen[str], what: object) -> None:
@@ -156,7 +156,7 @@ def _tell(rival: subprocess.Popen[str], what: object) -> None:
     rival.stdin.flush()
 
 
-def _heard(rival: subprocess.Popen[str]) -> Answer:
+def _read_answer(rival: subprocess.Popen[str]) -> Answer:
     assert rival.stdout is not None
     line = rival.stdout.readline()
     if not line:
@@ -167,7 +167,7 @@ def _heard(rival: subprocess.Popen[str]) -> Answer:
 def _head(clone: Clone) -> tuple[int, str]:
     from tasks.ledger import book
 
-    ledger = book.read(clone, fetch=True, anew=True, said=silent)
+    ledger = book.read(clone, fetch=True, reverify=True, report_line=silent)
     return ledger.state.number, ledger.state.head
 
 
@@ -202,8 +202,8 @@ def decide(clone: Clone, name: str, key: Path) -> None:
         found: Answer = {"promoted": None, "kind": "", "words": "", "problems": []}
         try:
             with redirect_stdout(sys.stderr):
-                acts.approve(clone, task["run"], signer, WHY, said=silent)
-                outcome = acts.promote(clone, task["run"], said=silent)
+                acts.approve(clone, task["run"], signer, WHY, report_line=silent)
+                outcome = acts.promote(clone, task["run"], report_line=silent)
             found |= {"promoted": outcome.promoted and outcome.promoted.number, "problems": list(outcome.problems)}
         except RftError as error:
             found |= {"kind": type(error).__name__, "words": str(error)}

@@ -1,8 +1,8 @@
 """Clones in which something can be promoted, for the figures of promotions.
 
 The clone is that of the tests (tests/ladder_clone.py): real Git, DVC, MLflow and ssh-keygen, and a
-run whose shelves were made beforehand. Its policy is some bytes that no engine loads, so the smoke
-test before a promotion is scripted here; hashes, signatures and everything written are real.
+run whose stages' files were made beforehand. Its policy is some bytes that no engine loads, so the
+smoke test before a promotion is scripted here; hashes, signatures and everything written are real.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make(folder: Path, shared: bool) -> Clone:
     ladder_clone.rehash(scripted.script / "data", config.load(scripted.root / "params.yaml").gate)
     if shared:
         _share(scripted.clone, folder)
-    assert ladder_clone.climb(scripted).decision == "promote"
+    assert ladder_clone.run_ladder(scripted).decision == "promote"
     return scripted.clone
 
 

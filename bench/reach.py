@@ -194,8 +194,8 @@ class Side:
         finally:
             place.write_text(right, encoding="utf-8")
         self.kept.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-        words = "found" if known[name] else "NOT found"
-        told = f"[test_reach] {self.name}: {words} in {wall_s:.0f} s: {fault.module}: {fault.wrong.strip()}"
+        outcome = "found" if known[name] else "NOT found"
+        told = f"[test_reach] {self.name}: {outcome} in {wall_s:.0f} s: {fault.module}: {fault.wrong.strip()}"
         print(told, file=sys.stderr, flush=True)
         return known[name]
 

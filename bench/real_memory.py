@@ -193,16 +193,16 @@ def _sampled(sampler: Any, prompts: list[list[int]], case: Case) -> list[list[in
     return [list(session._turn[row].ids) for row in rows]
 
 
-def learn(learner: Any, prompts: list[list[int]], said: list[list[int]], case: Case) -> None:
+def learn(learner: Any, prompts: list[list[int]], answers: list[list[int]], case: Case) -> None:
     """Learn from two microbatches of what was sampled, again and again the same."""
     from rft.trainer.packing import Counted, TrainingSample
 
     count = 2 * max(1, case.microbatch // case.longest)
     samples = [
         TrainingSample(
-            ids=[*prompts[number % len(said)], *said[number % len(said)]],
-            loss_mask=[False] * case.prompt + [True] * len(said[number % len(said)]),
-            logprobs=[-5.0] * len(said[number % len(said)]),
+            ids=[*prompts[number % len(answers)], *answers[number % len(answers)]],
+            loss_mask=[False] * case.prompt + [True] * len(answers[number % len(answers)]),
+            logprobs=[-5.0] * len(answers[number % len(answers)]),
             advantage=1.0 if number % 2 else -1.0,
         )
         for number in range(count)

@@ -173,11 +173,11 @@ def _stage(name: str) -> None:
 
 def _zero_shot() -> None:
     """Let the given model answer the test examples, as the arms do."""
-    from rft import recipe, shelves
+    from rft import recipe, stage_files
     from rft.chat.renderer import Chat
     from rft.models import source, weights
     from rft.rollouts.prompting import champion_prompt
-    from rft.rollouts.runner import Plan, workbench
+    from rft.rollouts.runner import Plan, rollout_runner
     from rft.rollouts.store import RolloutStore
     from rft.sampling.engine import Engine
 
@@ -185,12 +185,12 @@ def _zero_shot() -> None:
     ours, device = recipe.load(params.recipe), weights.prepare_process(params.policy)
     folder = Path("zero-shot-rollouts")
     folder.mkdir(exist_ok=True)
-    with workbench(params, ours) as bench, RolloutStore(folder) as store:
+    with rollout_runner(params, ours) as runner, RolloutStore(folder) as store:
         network, tokenizer = weights.load(source.given(params.policy), params.policy, device)
-        engine = Engine(network, Chat(tokenizer, bench.schemas, params.policy.tool_format), device)
+        engine = Engine(network, Chat(tokenizer, runner.schemas, params.policy.tool_format), device)
         plan = Plan("figure", "zero-shot", champion_prompt(ours), 1.0, params.challenger.k, 0)
-        rows = shelves.load_examples("test")
-        log = bench.measure(engine, rows, plan, store, lambda done, message: print(f"zero-shot: {done} {message}"))
+        rows = stage_files.load_examples("test")
+        log = runner.measure(engine, rows, plan, store, lambda done, message: print(f"zero-shot: {done} {message}"))
     found: dict[str, list[float | None]] = {}
     for row in log:
         found.setdefault(row.example_id, []).append(row.reward)

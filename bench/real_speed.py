@@ -111,10 +111,10 @@ def _sampling() -> tuple[list[Part], dict[str, Any]]:
     whole = {name: [sum(one) for one in times] for name, times in spent.items()}
     prefill = statistics.median(ROWS * PROMPT / one for one, _ in spent["ours"])
     rate = {name: statistics.median(ROWS * NEW / one for one in times) for name, times in whole.items()}
-    read, say = speed.work(shape, PROMPT, ROWS, NEW - 1, 4)
-    reading_s, saying_s = (statistics.median(one[side] for one in spent["ours"]) for side in (0, 1))
-    arithmetic_s = read.arithmetic_s(limits) + say.arithmetic_s(limits)
-    memory_s = read.memory_s(limits) + say.memory_s(limits)
+    read, write = speed.work(shape, PROMPT, ROWS, NEW - 1, 4)
+    reading_s, writing_s = (statistics.median(one[side] for one in spent["ours"]) for side in (0, 1))
+    arithmetic_s = read.arithmetic_s(limits) + write.arithmetic_s(limits)
+    memory_s = read.memory_s(limits) + write.memory_s(limits)
     ours_s = statistics.median(whole["ours"])
     wanted = min(OVER_GENERATE * rate["generate"], PREFILL_SHARE * prefill)
     parts = [
@@ -127,7 +127,7 @@ def _sampling() -> tuple[list[Part], dict[str, Any]]:
         Part("time over the arithmetic floor", ours_s / arithmetic_s, "times", n=ROUNDS),
         Part("time over the memory floor", ours_s / memory_s, "times", n=ROUNDS),
         Part("reading, time over the higher floor", reading_s / read.floor_s(limits), "times", n=ROUNDS),
-        Part("saying, time over the higher floor", saying_s / say.floor_s(limits), "times", n=ROUNDS),
+        Part("saying, time over the higher floor", writing_s / write.floor_s(limits), "times", n=ROUNDS),
         Part("the machine's products", limits.flops / 1e9, "GFLOP/s"),
         Part("the machine's reading", limits.bytes_per_s / 1e9, "GB/s"),
     ]
@@ -148,7 +148,7 @@ def ours(engine: Any, prompts: Sequence[list[int]]) -> tuple[float, float]:
     while session.speaking:
         session.advance()
     ended = time.perf_counter()
-    assert all(len(session.said(row).ids) == NEW for row in range(len(prompts)))
+    assert all(len(session.take_turn(row).ids) == NEW for row in range(len(prompts)))
     return read - began, ended - read
 
 
@@ -236,7 +236,7 @@ def _params(place: Path, seed: int) -> Any:
 
 @contextmanager
 def _workspace() -> Iterator[Path]:
-    """Enter a folder of its own, new each time, with the shelves up to the prompt."""
+    """Enter a folder of its own, new each time, with the stages' files up to the prompt."""
     import os
 
     from rft import recipe, reports
@@ -303,7 +303,7 @@ def _trl_trained(place: Path, seed: int) -> dict[str, Any]:
 
 
 def _job(place: Path, seed: int) -> Job:
-    from rft import recipe, shelves
+    from rft import recipe, stage_files
     from rft.chat import dialogue
     from rft.chat.renderer import Chat
     from rft.models import source, weights
@@ -313,7 +313,7 @@ def _job(place: Path, seed: int) -> Job:
     ours = recipe.load(params.recipe)
     chat = Chat(weights.tokenizer(source.given(params.policy)), schemas(ours), params.policy.tool_format)
     rows = []
-    for example in shelves.load_examples("train"):
+    for example in stage_files.load_examples("train"):
         ids = chat.prompt_ids(dialogue.opening(example, ours.prompts.seed))
         rows.append({"prompt": chat.tokenizer.decode(ids), "prompt_ids": ids, "target": example.target})
     section = params.train

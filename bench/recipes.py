@@ -43,28 +43,28 @@ def learn(name: str) -> Figure:
     """reward on unseen entities before, after the prompt, after RFT; calls, minutes, drift."""
     from rft import reports, stats
 
-    climbed = ladder.climb(name)
-    report = reports.read(reports.ChallengerReport, climbed.file("data/challenger/report.json"))
+    ladder_run = ladder.run_ladder(name)
+    report = reports.read(reports.ChallengerReport, ladder_run.file("data/challenger/report.json"))
     before, prompted, after = (arm.sampled for arm in report.arms)
     parts = [_gain("RFT's own gain, beside the new prompt alone", after, prompted)]
     parts.append(Part("its interval's low end", parts[0].low, "reward", at_least=0.0001, n=parts[0].n))
     parts.append(_gain("the prompt's gain", prompted, before))
-    for words, arm in (("before", before), ("after the prompt", prompted), ("after RFT", after)):
+    for label, arm in (("before", before), ("after the prompt", prompted), ("after RFT", after)):
         mean = stats.mean_interval([row.rewards for row in arm.rows])
-        parts.append(Part(f"reward {words}", mean.value, "reward", low=mean.low, high=mean.high, n=mean.n))
-    for words, arm in zip(("before", "after the prompt", "after RFT"), report.arms, strict=True):
+        parts.append(Part(f"reward {label}", mean.value, "reward", low=mean.low, high=mean.high, n=mean.n))
+    for label, arm in zip(("before", "after the prompt", "after RFT"), report.arms, strict=True):
         mean = stats.mean_interval([row.scores for row in arm.greedy.rows])
-        parts.append(Part(f"greedy score {words}", mean.value, "score", low=mean.low, high=mean.high, n=mean.n))
+        parts.append(Part(f"greedy score {label}", mean.value, "score", low=mean.low, high=mean.high, n=mean.n))
     parts.append(Part("test examples", len(after.rows), "examples", at_least=128))
     parts.append(Part("rollouts per example", after.k, "rollouts", at_least=2))
-    parts += _calls(name, climbed, before, after)
+    parts += _calls(name, ladder_run, before, after)
     if name in ABSTAINING:
-        for words, arm in (("before", before), ("after RFT", after)):
-            parts += _abstention(words, arm)
-    spent = {stage: seconds / 60 for stage, seconds in climbed.seconds.items()}
+        for label, arm in (("before", before), ("after RFT", after)):
+            parts += _abstention(label, arm)
+    spent = {stage: seconds / 60 for stage, seconds in ladder_run.seconds.items()}
     parts.append(Part("minutes of all stages", sum(spent.values()), "min", at_most=MINUTES))
     parts += [Part(f"minutes: {stage}", minutes, "min") for stage, minutes in spent.items()]
-    found = int(climbed.drift["verdict"] != "continue")
+    found = int(ladder_run.drift["verdict"] != "continue")
     parts.append(Part("drift between two windows is found", found, at_least=1))
     return Figure(tuple(parts))
 
@@ -151,24 +151,24 @@ def _scripted(name: str, way: str) -> Part:
     return Part(f"scripted: {way}", mean.value, "score", low=mean.low, high=mean.high, n=mean.n)
 
 
-def _gain(words: str, after: Any, before: Any) -> Part:
+def _gain(label: str, after: Any, before: Any) -> Part:
     from rft import stats
 
     gain = stats.paired_gain(_rewards(after), _rewards(before))
-    return Part(words, gain.value, "reward", low=gain.low, high=gain.high, n=gain.n)
+    return Part(label, gain.value, "reward", low=gain.low, high=gain.high, n=gain.n)
 
 
 def _rewards(arm: Any) -> dict[str, list[float | None]]:
     return {row.example_id: row.rewards for row in arm.rows}
 
 
-def _calls(name: str, climbed: ladder.Ladder, before: Any, after: Any) -> list[Part]:
+def _calls(name: str, ladder_run: ladder.Ladder, before: Any, after: Any) -> list[Part]:
     """Return P95 of the calls of a rollout, before and after."""
     from rft import stats
 
     what = COUNTED.get(name, "calls")
     if name in COUNTED:
-        counts = [_sub_scores(climbed, what, arm) for arm in ("champion", "challenger")]
+        counts = [_sub_scores(ladder_run, what, arm) for arm in ("champion", "challenger")]
     else:
         each_arm = (before.rows, after.rows)
         counts = [[n for row in rows for n in row.counts("tool_calls") if n is not None] for rows in each_arm]
@@ -183,15 +183,15 @@ def _calls(name: str, climbed: ladder.Ladder, before: Any, after: Any) -> list[P
     ]
 
 
-def _sub_scores(climbed: ladder.Ladder, name: str, arm: str) -> list[float]:
+def _sub_scores(ladder_run: ladder.Ladder, name: str, arm: str) -> list[float]:
     from rft.rollouts import log
 
-    rows = log.read(climbed.file("data/challenger/rollouts.parquet"))
+    rows = log.read(ladder_run.file("data/challenger/rollouts.parquet"))
     graded = [row for row in rows if row.arm == arm and row.temperature and row.score is not None]
     return [json.loads(row.components)[name] for row in graded]
 
 
-def _abstention(words: str, arm: Any) -> list[Part]:
+def _abstention(label: str, arm: Any) -> list[Part]:
     """Return the share of rollouts that abstained, on examples without an answer and with one."""
     from rft import stats
 
@@ -200,8 +200,8 @@ def _abstention(words: str, arm: Any) -> list[Part]:
     rightly = stats.mean_interval([row.solved for row in without])
     wrongly = stats.mean_interval([row.abstained for row in rows])
     return [
-        Part(f"abstained {words}: no answer", rightly.value, "share", low=rightly.low, high=rightly.high, n=rightly.n),
-        Part(f"abstained {words}: answer", wrongly.value, "share", low=wrongly.low, high=wrongly.high, n=wrongly.n),
+        Part(f"abstained {label}: no answer", rightly.value, "share", low=rightly.low, high=rightly.high, n=rightly.n),
+        Part(f"abstained {label}: answer", wrongly.value, "share", low=wrongly.low, high=wrongly.high, n=wrongly.n),
     ]
 
 

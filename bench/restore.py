@@ -99,7 +99,7 @@ def _grow(clone: Clone, script: Path, number: int) -> None:
     params = config.load(clone.root / "params.yaml")
     ladder_clone.rehash(script / "data", params.gate)
     train = params.train.model_copy(update={"steps": 1 + number})
-    record = ladder_clone.climb(ladder_clone.Scripted(clone, script), train=train)
+    record = ladder_clone.run_ladder(ladder_clone.Scripted(clone, script), train=train)
     page = clone.page(record.name)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"<p>run {number}</p>")
@@ -122,7 +122,7 @@ def _seen(clone: Clone) -> Iterator[str]:
 
 def _audits(clone: Clone) -> Iterator[str]:
     """The audit of everything, and of each version and each run by itself, in full."""
-    from flows import audit as words
+    from flows import audit as audit_text
     from tasks import audit
     from tasks.ledger import book
     from tasks.runs import records
@@ -130,8 +130,8 @@ def _audits(clone: Clone) -> Iterator[str]:
     names = sorted(record.name for record in records.load_all(clone))
     versions = [f"{MODEL}@{number}" for number in book.read(clone).state.promotions]
     for question in (audit.Question(every=True), *map(audit.Question, [*versions, *names])):
-        found = audit.ask(clone, question, said=_quiet)
-        yield "\n".join(f"{found.question}: {line}" for line in words.lines(found, full=True))
+        found = audit.ask(clone, question, report_line=_quiet)
+        yield "\n".join(f"{found.question}: {line}" for line in audit_text.lines(found, full=True))
 
 
 def _rft(clone: Clone, *arguments: str) -> str:

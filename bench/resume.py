@@ -1,8 +1,8 @@
 """The figure of exact resume: kill -9 at random moments of a training, start it again, and compare
 the weights bit for bit.
 
-The tests' tiny ladder is climbed up to `train`; then `python -m rft train` runs once undisturbed,
-in deterministic mode. Twenty more start from the same shelves. Each is killed at a random moment
+The tests' tiny ladder is run up to `train`; then `python -m rft train` runs once undisturbed,
+in deterministic mode. Twenty more start from the same files. Each is killed at a random moment
 between its first sampled rollout and its end, checkpoint writes included, and started again until
 it has published. Weights, metrics, rollouts and the report must be the undisturbed run's, byte for
 byte.
@@ -55,7 +55,7 @@ def resume_exact(args: list[str]) -> Figure:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         ours = tiny_recipe.make(folder)
-        _climb(folder / "shelves", ours)
+        _run_ladder(folder / "stages", ours)
         whole = _prepared(folder, ours, "whole")
         code, lasted, began = _train(whole, None)
         if code:
@@ -141,13 +141,13 @@ def _differing(whole: Path, other: Path) -> list[str]:
 def _prepared(folder: Path, ours: Path, name: str) -> Path:
     from tests import ladder
 
-    shutil.copytree(folder / "shelves" / "data", folder / name / "data")
+    shutil.copytree(folder / "stages" / "data", folder / name / "data")
     settings = ladder.params(ours, train=TRAIN, rollout={"deterministic": True})
     (folder / name / "params.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", by_alias=True)))
     return folder / name
 
 
-def _climb(folder: Path, ours: Path) -> None:
+def _run_ladder(folder: Path, ours: Path) -> None:
     """The stages before the training, in this process."""
     from tests import ladder
 

@@ -82,11 +82,15 @@ class Caller:
 
     blocks = False
 
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+    async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
         """It has room for all."""
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> list[Asking]:
         keys = [str(one.messages[-1]["content"]).split()[-1] for one in openings]
         return [
@@ -100,20 +104,20 @@ class Asking:
 
     key: str
     right: bool
-    heard: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
     turn: int = 0
     prompt_ids: tuple[int, ...] = ()
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
         self.turn += 1
-        if len(self.heard) < CALLS:
+        if len(self.outputs) < CALLS:
             call = ToolCall(f"call_{self.turn - 1}_0", "lookup", json.dumps({"key": self.key}))
             return Sampled("", Reading("", (call,)))
-        answer = self.heard[0] if self.right and len(set(self.heard)) == 1 else "none"
+        answer = self.outputs[0] if self.right and len(set(self.outputs)) == 1 else "none"
         return Sampled(answer, Reading(answer))
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        self.heard += [result.output for result in results if not result.is_error]
+        self.outputs += [result.output for result in results if not result.is_error]
         return ()
 
     def close(self) -> None:

@@ -9,9 +9,10 @@ The sides take turns, so that whatever else the machine does meets both; a ratio
 neighbours.
 
 Ours runs in deterministic mode (a barrier a turn) and in free mode, both as a stage runs them, with
-an event loop beside; what is held against the bound is the deterministic one. Then the group that
-RFT samples: 8 dialogues 8 times each, whose prompts are computed once. `generate` has no such
-thing, and computes them 8 times.
+an event loop in a thread of its own;
+what is held against the bound is the deterministic one. Then the group that RFT samples: 8
+dialogues 8 times each, whose prompts are computed once. `generate` has no such thing, and computes
+them 8 times.
 
 Its log-probabilities are compared with the model's forward over the whole sequence, after the
 weights have changed under the engine.
@@ -30,7 +31,7 @@ from typing import Any
 
 from bench.measure import Figure, Part
 from bench.rollouts import median_limits
-from rft.rollouts.beside import LoopBeside
+from rft.rollouts.loop_thread import LoopThread
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = 64
@@ -106,18 +107,18 @@ def _at(threads: int, network: Any, chat: Any, openings: Sequence[Any], rounds: 
         ("generate, dynamic cache", "generate, static cache"), key=lambda name: statistics.median(seconds[name])
     )
     bound = 3.0 if threads == THREADS[0] else None
-    words = f"{threads} thread{'s' if threads > 1 else ''}"
-    yield _ratio(f"ours over generate, deterministic mode, {words}", seconds[theirs], seconds["ours"], bound)
-    yield _ratio(f"ours over generate, free mode, {words}", seconds[theirs], seconds["ours, free mode"])
+    label = f"{threads} thread{'s' if threads > 1 else ''}"
+    yield _ratio(f"ours over generate, deterministic mode, {label}", seconds[theirs], seconds["ours"], bound)
+    yield _ratio(f"ours over generate, free mode, {label}", seconds[theirs], seconds["ours, free mode"])
     yield _ratio(
-        f"ours over generate, groups of 8, deterministic mode, {words}",
+        f"ours over generate, groups of 8, deterministic mode, {label}",
         seconds["generate, groups of 8"],
         seconds["ours, groups of 8"],
     )
     for name, spent in seconds.items():
         speeds = sorted(ROWS * NEW / one for one in spent)
         yield Part(
-            f"{name}, {words}", statistics.median(speeds), "tokens/s", low=speeds[0], high=speeds[-1], n=len(speeds)
+            f"{name}, {label}", statistics.median(speeds), "tokens/s", low=speeds[0], high=speeds[-1], n=len(speeds)
         )
 
 
@@ -134,13 +135,13 @@ def _ratio(name: str, theirs: Sequence[float], ours: Sequence[float], at_least: 
 def _ours(engine: Any, openings: Sequence[Any]) -> None:
     async def play() -> None:
         dialogues = engine.open(openings, [(0, n) for n in range(len(openings))], 1.0, 512)
-        said = await asyncio.gather(*(one.sample(NEW, 600.0) for one in dialogues))
-        assert all(len(one.ids) == NEW for one in said)
+        turns = await asyncio.gather(*(one.sample(NEW, 600.0) for one in dialogues))
+        assert all(len(one.ids) == NEW for one in turns)
         for one in dialogues:
             one.close()
 
-    with LoopBeside() as beside:
-        beside.run(play())
+    with LoopThread() as loop_thread:
+        loop_thread.run(play())
 
 
 def _generate(network: Any, chat: Any, openings: Sequence[Any], cache: str | None) -> None:

@@ -138,10 +138,10 @@ async def _play(attack: Attack, treasures: Scene, base: Base) -> Played:
         harmed = victim.poll() is not None
         control = None if attack.control == "no" else await asyncio.to_thread(_without_sandbox, argv, variable)
     text = outcome.stdout.decode("utf-8", "replace")
-    words = text.strip() or outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    words = words or ("out of memory" if outcome.oom else f"ended with {outcome.returncode}")
+    message = text.strip() or outcome.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    message = message or ("out of memory" if outcome.oom else f"ended with {outcome.returncode}")
     needs = attack.control == "must" and (not attack.root_only or os.geteuid() == 0)
-    return Played(attack.name, harmed or "ESCAPED" in text, words[:200], control, needs)
+    return Played(attack.name, harmed or "ESCAPED" in text, message[:200], control, needs)
 
 
 @contextmanager
@@ -343,7 +343,7 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
         f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0{marker}'); s.listen(); "
         f"open('/tmp/{marker}', 'w'); open('ready', 'w'); print(flush=True); time.sleep(30)"
     )
-    look = (  # the marker is written backwards: what looks must not find itself
+    search = (  # the marker is written backwards: what looks must not find itself
         f"import contextlib, os, socket; marker, found = {marker[::-1]!r}[::-1], []\n"
         "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
         "    with contextlib.suppress(FileNotFoundError, ProcessLookupError):\n"  # it ended meanwhile
@@ -359,14 +359,14 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
         call = asyncio.ensure_future(one.exec([*python, serve]))
         while "ready" not in os.listdir(one.folder) and not call.done():
             await asyncio.sleep(0.02)
-        outcome = await other.exec([*python, look])
+        outcome = await other.exec([*python, search])
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     found = outcome.stdout.decode().strip()
     with subprocess.Popen([*python, serve], stdout=subprocess.PIPE, cwd=treasures.secret.parent) as server:
         assert server.stdout is not None
         server.stdout.readline()
-        control = len(json.loads(subprocess.check_output([*python, look]).replace(b"'", b'"'))) >= 3
+        control = len(json.loads(subprocess.check_output([*python, search]).replace(b"'", b'"'))) >= 3
         server.kill()
     Path(f"/tmp/{marker}").unlink()
     return Played("find another sandbox", found != "[]", found or outcome.stderr.decode()[-200:], control, True)

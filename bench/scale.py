@@ -88,16 +88,16 @@ def rows(plan: Plan) -> dict[str, tuple[float, str]]:
     read, _ = speed.work(shape, PROMPT, EXAMPLES, 1, 2)
     answers, _ = speed.work(shape, TOOLS, rollouts, 1, 2)
     reading_s = (read.flop + answers.flop) / (gpus * flops)
-    _, say = speed.work(shape, PROMPT + TOOLS // 2, plan.rows, OWN, 2)
+    _, write = speed.work(shape, PROMPT + TOOLS // 2, plan.rows, OWN, 2)
     waves = rollouts / (plan.replicas * plan.rows)
-    saying_s = waves * max(say.flop / (plan.tensor * flops), say.read / (plan.tensor * bytes_per_s))
+    writing_s = waves * max(write.flop / (plan.tensor * flops), write.read / (plan.tensor * bytes_per_s))
 
     body = shape.parameters - shape.shared
     distinct = EXAMPLES * PROMPT + rollouts * (OWN + TOOLS)
     head = shape.vocabulary * shape.hidden * rollouts * OWN
-    looking = 2 * shape.layers * shape.heads * shape.head_dim * rollouts * (whole**2 - PROMPT**2)
+    attending = 2 * shape.layers * shape.heads * shape.head_dim * rollouts * (whole**2 - PROMPT**2)
     # forward, the same again for what was not kept, and the gradients of the activations
-    learning_s = 3 * (2 * (body * distinct + head) + looking) / (plan.learners * flops)
+    learning_s = 3 * (2 * (body * distinct + head) + attending) / (plan.learners * flops)
     microbatches = rollouts * whole / (plan.learners * 4 * 8192)
     gathering_s = 3 * microbatches * weights * (1 - 1 / plan.learners) / LINK
 
@@ -111,11 +111,11 @@ def rows(plan: Plan) -> dict[str, tuple[float, str]]:
         "learner, memory of the leader's GPU": ((held + weights) / 1e9, "GB"),
         "adapter, once a step": (adapter / 1e9, "GB"),
         "reading prompts and tool results": (reading_s, "s"),
-        "saying": (saying_s, "s"),
+        "saying": (writing_s, "s"),
         "learning": (learning_s, "s"),
         "gathering weights, beside learning": (gathering_s, "s"),
         "bringing the adapter": (adapter / DISK, "s"),
-        "a step without overlap": (reading_s + saying_s + learning_s + adapter / DISK, "s"),
-        "share of sampling": ((reading_s + saying_s) / (reading_s + saying_s + learning_s + adapter / DISK), ""),
-        "a step with lag 1": (max(reading_s + saying_s, learning_s + adapter / DISK), "s"),
+        "a step without overlap": (reading_s + writing_s + learning_s + adapter / DISK, "s"),
+        "share of sampling": ((reading_s + writing_s) / (reading_s + writing_s + learning_s + adapter / DISK), ""),
+        "a step with lag 1": (max(reading_s + writing_s, learning_s + adapter / DISK), "s"),
     }

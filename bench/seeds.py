@@ -31,7 +31,7 @@ import yaml
 
 from bench import figure
 from bench.demo import DRIVER, published
-from bench.ladder import LIMIT_S, Broken, say
+from bench.ladder import LIMIT_S, Broken, print_line
 from bench.measure import Figure, Part
 from bench.recipes import RECIPES
 from bench.watch import watch
@@ -108,21 +108,21 @@ def seeds_of(name: str, args: list[str]) -> Figure:
     parts: list[Part] = []
     after: list[float] = []
     for agent in recipe(name):
-        words = f"seed {agent.seed}{', disturbed' if agent.disturbed else ''}"
+        label = f"seed {agent.seed}{', disturbed' if agent.disturbed else ''}"
         outcome = ran(agent, args)
         if isinstance(outcome, str):
-            parts.append(Part(f"{words}: RFT's own gain, low end", None, "reward", reason=outcome))
+            parts.append(Part(f"{label}: RFT's own gain, low end", None, "reward", reason=outcome))
             continue
         value, low, high = outcome.own
         rewards = outcome.rewards
         after.append(rewards["challenger"])
         parts += [
-            Part(f"{words}: RFT's own gain, low end", low, "reward", at_least=0.0001, n=outcome.num),
-            Part(f"{words}: RFT's own gain", value, "reward", low=low, high=high, n=outcome.num),
-            *(Part(f"{words}: reward, {arm}", reward, "reward", n=outcome.num) for arm, reward in rewards.items()),
-            Part(f"{words}: went back", outcome.falls, "times"),
-            Part(f"{words}: the gate said {outcome.decision}", int(outcome.decision == "promote"), ""),
-            Part(f"{words}: minutes", outcome.minutes, "min"),
+            Part(f"{label}: RFT's own gain, low end", low, "reward", at_least=0.0001, n=outcome.num),
+            Part(f"{label}: RFT's own gain", value, "reward", low=low, high=high, n=outcome.num),
+            *(Part(f"{label}: reward, {arm}", reward, "reward", n=outcome.num) for arm, reward in rewards.items()),
+            Part(f"{label}: went back", outcome.falls, "times"),
+            Part(f"{label}: the gate said {outcome.decision}", int(outcome.decision == "promote"), ""),
+            Part(f"{label}: minutes", outcome.minutes, "min"),
         ]
     spread = max(after) - min(after) if after else None
     parts.append(Part("spread of the reward after RFT between seeds", spread, "reward", n=len(after)))
@@ -203,15 +203,15 @@ def ran(agent: Agent, args: list[str]) -> Outcome | str:
         return Outcome(**{each.name: found[each.name] for each in fields(Outcome)})
     if args and agent.name not in args and agent.key not in args:
         return f"{agent.key} is not on record for this code, and ARGS names others"
-    outcome = _climb(agent, stamp)
+    outcome = _run_ladder(agent, stamp)
     KEPT.mkdir(parents=True, exist_ok=True)
     facts = {"stamp": stamp, "commit": figure.commit(), "machine": figure.machine()}
     kept.write_text(json.dumps(asdict(outcome) | facts, indent=1) + "\n", encoding="utf-8")
-    say(f"{agent.key}: {outcome.decision}, own gain {outcome.own[0]:+.3f}, {outcome.minutes:.1f} min")
+    print_line(f"{agent.key}: {outcome.decision}, own gain {outcome.own[0]:+.3f}, {outcome.minutes:.1f} min")
     return outcome
 
 
-def _climb(agent: Agent, stamp: str) -> Outcome:
+def _run_ladder(agent: Agent, stamp: str) -> Outcome:
     """Run the ladder in a clone of its own, which is deleted afterwards. One that was cut off goes
     on."""
     clone, log, mark = PLACE / agent.key, PLACE / f"{agent.key}.log", PLACE / f"{agent.key}.json"
@@ -230,7 +230,7 @@ def _climb(agent: Agent, stamp: str) -> Outcome:
         mark.write_text(json.dumps(state))
     if not (clone / window).exists():
         _rft(agent, clone, log, "invent", window, "--seed", str(agent.seed), "--params", agent.params)
-    say(f"{agent.key}: rft run; what it prints is in {log.relative_to(ROOT)}")
+    print_line(f"{agent.key}: rft run; what it prints is in {log.relative_to(ROOT)}")
     settings = [*agent.settings, *(f"{section}.seed={agent.seed}" for section in SEEDED)]
     words = [word for setting in settings for word in ("--set", setting)]
     state["minutes"] += _rft(agent, clone, log, "run", "--window", window, "--params", agent.params, *words) / 60

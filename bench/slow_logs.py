@@ -13,14 +13,13 @@ from bench.slow_readers import JSON, PLAIN, Reader, Text, tool, units
 def of_logs() -> Iterator[Reader]:
     import pyarrow as pa
 
-    from rft.snapshots import lines, redact, shapes, words
-    from rft.snapshots.addresses import _said
-    from rft.snapshots.formats import recognize
-    from rft.snapshots.formats.format import documents
-    from rft.snapshots.normal import conversation, parse
-    from rft.windows import leakage
-    from rft.windows.arguments import outcome
-    from rft.windows.words import bucket_words
+    from rft.drift.arguments import outcome
+    from rft.traffic import leakage, lines, redact, shapes, words
+    from rft.traffic.addresses import _message
+    from rft.traffic.formats import recognize
+    from rft.traffic.formats.format import documents
+    from rft.traffic.normal import conversation, parse
+    from rft.traffic.texts import bucket_words
 
     def known(text: str) -> object:
         return recognize(text.encode("utf-8", "replace"), "log")
@@ -55,16 +54,18 @@ def of_logs() -> Iterator[Reader]:
     ]
     yield Reader("format of a log", known, broken, JSON)
     yield Reader("documents of a log", streamed, broken, (*JSON, "{\n", "[\n", "{}\n"))
-    said = '{"conversation_id": "c", "time": "2026-03-02T08:14:05Z", "messages": ['
+    start = '{"conversation_id": "c", "time": "2026-03-02T08:14:05Z", "messages": ['
     message = '{"role": "user", "content": "a"}'
     rows = [
-        Text(said + message, "," + message, "]}"),
-        Text(said, "[", "]}"),
+        Text(start + message, "," + message, "]}"),
+        Text(start, "[", "]}"),
         Text("{", '"a": 1,', '"b": 1}'),
-        Text(said + '{"role": "user", "content": [', '{"text": "a"},', '{"text": ""}]}]}'),
+        Text(start + '{"role": "user", "content": [', '{"text": "a"},', '{"text": ""}]}]}'),
     ]
-    yield Reader("a row of a log", row, [*broken, *rows], JSON, frame=(said, "]}"))
-    yield Reader("lines of a log", taken, [*broken, *rows, Text("", f"{said}{message}]}}\n")], JSON, frame=(said, "]}"))
+    yield Reader("a row of a log", row, [*broken, *rows], JSON, frame=(start, "]}"))
+    yield Reader(
+        "lines of a log", taken, [*broken, *rows, Text("", f"{start}{message}]}}\n")], JSON, frame=(start, "]}")
+    )
 
     def shaped(text: str) -> object:
         return shapes.of_replies([text]), shapes.of_calls(pa.array(["f"]), [text])
@@ -106,7 +107,7 @@ def of_logs() -> Iterator[Reader]:
     )
     yield Reader(
         "an object store's error",
-        lambda text: _said(OSError(text)),
+        lambda text: _message(OSError(text)),
         units("?", "//", "//a", "a@", "?'"),
         ("?", "/", "//", "@", "a", " ", "'"),
     )

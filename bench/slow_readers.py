@@ -22,13 +22,13 @@ from rft.types import Example, RolloutContext, StopReason, ToolCall, Turn
 
 
 class Text(NamedTuple):
-    """`Text("<", " ", ">").of(1000)` is a `<`, 998 blanks and a `>`."""
+    """`Text("<", " ", ">").sized(1000)` is a `<`, 998 blanks and a `>`."""
 
     start: str
     unit: str
     end: str = ""
 
-    def of(self, size: int) -> str:
+    def sized(self, size: int) -> str:
         """Return so many bytes of UTF-8, to within a unit."""
         start, unit, end = (len(part.encode("utf-8", "surrogatepass")) for part in self)
         return self.start + self.unit * max(1, (size - start - end) // unit) + self.end
@@ -145,7 +145,7 @@ def _chat_reader() -> Reader:
     call = ToolCall("call_0_0", "search", "{}")
 
     def replied(text: str) -> object:
-        return chat._reply_ids((call,), (text,))  # without its cache
+        return chat._encode_tool_results((call,), (text,))  # without its cache
 
     alphabet = ("<|im_end|>", "<|im_start|>", "<tool_call>", "<", "|", ">", "im", "_end", "a", " ", "\n", "\ue000", "é")
     worst = [
@@ -155,9 +155,9 @@ def _chat_reader() -> Reader:
     ]
 
     async def appended(text: str) -> object:  # as rft/sampling/remote/tokens.py does it
-        chat._replies.cache_clear()
-        await asyncio.to_thread(chat.reply_ids, (call,), (text,))
-        return chat.reply_ids((call,), (text,))
+        chat._cached_tool_result_ids.cache_clear()
+        await asyncio.to_thread(chat.tool_result_ids, (call,), (text,))
+        return chat.tool_result_ids((call,), (text,))
 
     return Reader("tokens of a reply", replied, worst, alphabet, appended)
 

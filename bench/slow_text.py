@@ -74,7 +74,7 @@ def measure(reader: Reader, seed: int = 0) -> Found:
     slowest = sorted(spent, key=lambda text: -spent[text])[:KEPT]
     for text in slowest if reader.awaited is not None and found.seconds < GIVEN_UP_S else ():
         assert reader.awaited is not None
-        gap = held(reader.awaited, text.of(SIZES[-1]))
+        gap = held(reader.awaited, text.sized(SIZES[-1]))
         if gap > found.held_s:
             found.held_s, found.texts["held"] = gap, text
     return found
@@ -84,7 +84,7 @@ def grown(read: Callable[[str], object], text: Text) -> dict[int, float]:
     """Measure the seconds at each size; none beyond the one that took GIVEN_UP_S."""
     seconds: dict[int, float] = {}
     for size in (SIZES[0] // 8, SIZES[0] // 4, *SIZES):
-        seconds[size] = took(read, text.of(size))
+        seconds[size] = took(read, text.sized(size))
         if seconds[size] > GIVEN_UP_S:
             break
     return {size: spent for size, spent in seconds.items() if size in SIZES} or seconds
@@ -129,8 +129,8 @@ def searched(reader: Reader, seed: int) -> list[Text]:
     ends = ["", *reader.alphabet]
     for _ in range(SEARCHED):
         text = Text(before + rng.choice(ends), rng.choice(units), rng.choice(ends) + behind)
-        if took(reader.read, text.of(SEARCH_AT // 8), 1) < GIVEN_UP_S / 8:
-            timed.append((took(reader.read, text.of(SEARCH_AT), 1), text))
+        if took(reader.read, text.sized(SEARCH_AT // 8), 1) < GIVEN_UP_S / 8:
+            timed.append((took(reader.read, text.sized(SEARCH_AT), 1), text))
         else:
             timed.append((math.inf, text))
     return [text for _, text in sorted(timed, key=lambda pair: -pair[0])[:KEPT]]
@@ -179,8 +179,8 @@ def slow_text(args: list[str]) -> Figure:
     gc.freeze()  # what was loaded is not looked through again while a reader is timed
     for reader in known:
         found[reader.name] = one = measure(reader)
-        words = f"{reader.name:28}{one.exponent:6.2f}{one.seconds * 1e3:9.1f} ms{one.held_s * 1e3:9.1f} ms held"
-        print(words, {key: tuple(part[:40] for part in text) for key, text in one.texts.items()}, file=sys.stderr)
+        line = f"{reader.name:28}{one.exponent:6.2f}{one.seconds * 1e3:9.1f} ms{one.held_s * 1e3:9.1f} ms held"
+        print(line, {key: tuple(part[:40] for part in text) for key, text in one.texts.items()}, file=sys.stderr)
     return figure(found)
 
 

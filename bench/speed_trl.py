@@ -308,7 +308,7 @@ def _theirs(seed: int, steps: int) -> Run:
 
 
 def _job(seed: int, steps: int) -> Job:
-    from rft import recipe, shelves
+    from rft import recipe, stage_files
     from rft.chat import dialogue
     from rft.chat.renderer import Chat
     from rft.models import weights
@@ -319,7 +319,7 @@ def _job(seed: int, steps: int) -> Job:
     prompt, section = icd10.winner(), params.train
     tools = schemas(recipe.load(params.recipe))
     chat = Chat(weights.tokenizer("data/policy/model"), tools)
-    openings = [(example, dialogue.opening(example, prompt)) for example in shelves.load_examples("train")]
+    openings = [(example, dialogue.opening(example, prompt)) for example in stage_files.load_examples("train")]
     rows = [
         {"prompt": opening, "item": example.row(), "prompt_ids": chat.prompt_ids(opening)}
         for example, opening in openings
@@ -335,7 +335,7 @@ def _job(seed: int, steps: int) -> Job:
         prompt=prompt.model_dump(),
         rollout=params.rollout.model_dump(by_alias=True),
         rows=str(file),
-        reply={"contents": contents, "ids": chat.reply_ids(calls, contents)},
+        reply={"contents": contents, "ids": chat.tool_result_ids(calls, contents)},
         tools=tools,
         group_size=section.group,
         examples_per_step=section.examples_per_step,

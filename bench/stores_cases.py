@@ -20,7 +20,7 @@ SHORT = ("policy", ["--set", "policy.seed=7", "--until", "policy"])
 """Stage -> the command. Most cases end behind the base model, which is really built; what lies
 before it is taken from the template's run."""
 WHOLE = ("train", ["--set", "train.lr=0.00011"])
-"""Others climb to the gate: training, challenger and gate run for real."""
+"""Others run up to the gate: training, challenger and gate run for real."""
 WORLD = 3
 
 
@@ -37,7 +37,7 @@ class Case:
     """MLflow is a server, not the clone's own file."""
     anew: bool = False
     whole: bool = False
-    """Climbs to the gate, not to the base model alone."""
+    """Runs up to the gate, not to the base model alone."""
     approves: bool = False
     """The command approves the template's run."""
     shared: bool = False

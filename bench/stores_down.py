@@ -65,7 +65,7 @@ def play(case: Case, place: Place, address: str | None) -> Told:
     started = scene.approve() if case.approves else scene.run()
     if case.phase in ("in", "after"):
         until = time.monotonic() + 120
-        while time.monotonic() < until and not started.over and not _is_time(case, scene, started.said):
+        while time.monotonic() < until and not started.over and not _is_time(case, scene, started.output):
             time.sleep(0.02)
         if started.over:
             told.notes.append("the command was over before the fault")
@@ -85,24 +85,24 @@ def play(case: Case, place: Place, address: str | None) -> Told:
     told.lost += ends[-1].code != 0
     told.tracebacks = sum(each.tracebacks for each in (*ends, listed_in_fault))
     listed = scene.rft("runs", "--all").wait(60)
-    names = {scene.only} if case.approves else set[str]().union(*(begun(each.said) for each in ends))
+    names = {scene.only} if case.approves else set[str]().union(*(begun(each.output) for each in ends))
     if case.approves:
-        told.lost += listed.said.count("champion") != 1
-    told.unlisted = sum(name not in listed.said for name in names) + int(not names)
+        told.lost += listed.output.count("champion") != 1
+    told.unlisted = sum(name not in listed.output for name in names) + int(not names)
     if case.approves:
         told.unshown = missing_in_registry(scene)
     elif not told.lost and not told.unlisted:
         told.unshown = _unshown(scene, address if case.server else None, names)
     told.notes.append(f"{', '.join(f'{each.code} after {each.seconds:.0f} s' for each in ends)}")
-    told.notes += [line[:300] for line in _words(first)]
+    told.notes += [line[:300] for line in _fault_lines(first)]
     if not told.is_well:
         for each in (*ends, listed_in_fault, listed):
-            print(_short(each.said), "\n----", file=sys.stderr)
+            print(_short(each.output), "\n----", file=sys.stderr)
     return told
 
 
-def _is_time(case: Case, scene: Scene, said: str) -> bool:
-    return scene.runs_now(case.stage) if case.phase == "in" else f"✓ {case.stage}" in said
+def _is_time(case: Case, scene: Scene, output: str) -> bool:
+    return scene.runs_now(case.stage) if case.phase == "in" else f"✓ {case.stage}" in output
 
 
 def _owed(scene: Scene) -> bool:
@@ -119,16 +119,16 @@ def _unshown(scene: Scene, address: str | None, names: set[str]) -> list[str]:
     return found
 
 
-def _words(ended: Ended) -> list[str]:
+def _fault_lines(ended: Ended) -> list[str]:
     """What it said of the fault."""
     signs = ("error:", "warning:", "[mlflow]", "[prefect]", "[openlineage]", "Error")
-    return [line for line in ended.said.splitlines() if line.startswith(signs)]
+    return [line for line in ended.output.splitlines() if line.startswith(signs)]
 
 
-def _short(said: str) -> str:
+def _short(output: str) -> str:
     """Without the tables of the gate."""
-    kept = [line for line in said.splitlines() if line.startswith(("[", "error", "Trace", "  File", "  ·", "  ✗"))]
-    return "\n".join([*kept[-40:], *said.splitlines()[-8:]])[-4000:]
+    kept = [line for line in output.splitlines() if line.startswith(("[", "error", "Trace", "  File", "  ·", "  ✗"))]
+    return "\n".join([*kept[-40:], *output.splitlines()[-8:]])[-4000:]
 
 
 # -- the figure ------------------------------------------------------------------------------------
@@ -172,11 +172,11 @@ def drive(half: int, out: str, args: list[str]) -> None:
                 scene.settings += [word for each in case.settings for word in ("--set", each.format(port))]
                 scene.environment |= {"MLFLOW_TRACKING_URI": address} if case.server and not case.settings else {}
                 one = play(case, Place(scene, mode, closed), address if not case.settings else None)
-            words = "well" if one.is_well else f"NOT WELL: {_wrong(one)}"
-            told = f"{half}: {number}/{len(mine)} {case.name}: {words} ({'; '.join(one.notes)})"
+            outcome = "well" if one.is_well else f"NOT WELL: {_wrong(one)}"
+            told = f"{half}: {number}/{len(mine)} {case.name}: {outcome} ({'; '.join(one.notes)})"
             print(told, file=sys.stderr, flush=True)
             counts = {"lost": one.lost, "tracebacks": one.tracebacks, "unlisted": one.unlisted}
-            more = {"blamed": one.blamed, "unshown": one.unshown, "words": f"{words}; {one.notes[0]}"}
+            more = {"blamed": one.blamed, "unshown": one.unshown, "words": f"{outcome}; {one.notes[0]}"}
             print(json.dumps({"case": case.name, **counts, **more}), file=file, flush=True)
 
 
@@ -229,7 +229,7 @@ def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
         (slot / "script" / "pause-train").write_text("0.15")
         (slot / "script" / "pause-policy").write_text("3")
         ended = first.run().wait()
-        assert ended.code == 0, ended.said
+        assert ended.code == 0, ended.output
         slot.rename(template)
         shutil.copytree(template, slot, symlinks=True)
         os.chdir(slot / "clone")

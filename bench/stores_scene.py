@@ -32,12 +32,12 @@ class Ended:
     """A command: its exit code, what it printed, how long it took."""
 
     code: int
-    said: str
+    output: str
     seconds: float
 
     @property
     def tracebacks(self) -> int:
-        return self.said.count("Traceback (most recent call last)")
+        return self.output.count("Traceback (most recent call last)")
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Started:
     began: float
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> Ended:
@@ -132,11 +132,11 @@ class Started:
         while time.monotonic() < until:
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
-                return Ended(os.waitstatus_to_exitcode(status), self.said, time.monotonic() - self.began)
+                return Ended(os.waitstatus_to_exitcode(status), self.output, time.monotonic() - self.began)
             time.sleep(0.05)
         os.kill(self.pid, 9)
         os.waitpid(self.pid, 0)
-        return Ended(-9, f"{self.said}\n(killed: it hung)", timeout_s)
+        return Ended(-9, f"{self.output}\n(killed: it hung)", timeout_s)
 
     @property
     def over(self) -> bool:
@@ -170,9 +170,9 @@ def _be(root: Path, arguments: list[str], log: Path, environment: dict[str, str]
 
 
 # -- what is looked at -----------------------------------------------------------------------------
-def begun(said: str) -> set[str]:
+def begun(output: str) -> set[str]:
     """The runs that a command says it began, or went on with."""
-    return set(re.findall(r"^\[run\] (\S+?),?(?: |$)", said, re.MULTILINE))
+    return set(re.findall(r"^\[run\] (\S+?),?(?: |$)", output, re.MULTILINE))
 
 
 def missing_in_mlflow(scene: Scene, address: str | None, name: str) -> list[str]:
@@ -205,8 +205,8 @@ def _asked(question: Callable[[], list[str]]) -> list[str]:
         os.write(writer, json.dumps(found).encode())
         os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as said:
-        found = json.loads(said.read() or b'["what it shows"]')
+    with open(reader, "rb") as file:
+        found = json.loads(file.read() or b'["what it shows"]')
     os.waitpid(child, 0)
     return found
 

@@ -37,7 +37,7 @@ def write(path: Path, num_bytes: int, seed: int = 0) -> int:
 
 
 def _body(draw: random.Random) -> bytes:
-    said: list[dict[str, Any]] = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You help the customers of a shop. " + _words(random.Random(1), 60)},
         {"role": "user", "content": _words(draw, draw.randint(15, 120))},
     ]
@@ -47,12 +47,12 @@ def _body(draw: random.Random) -> bytes:
         call = {"id": f"call_{number}", "type": "function", "function": function}
         found = [{"id": draw.randint(1, 99), "text": _words(draw, 12)} for _ in range(draw.randint(0, 3))]
         reply = json.dumps({"status": "ok", "items": found}) if draw.random() < 0.9 else _words(draw, 20)
-        said.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        said.append({"role": "tool", "tool_call_id": call["id"], "content": reply})
-    said.append({"role": "assistant", "content": _words(draw, draw.randint(10, 90)).capitalize() + "."})
-    row: dict[str, Any] = {"messages": said, "latency_s": round(draw.lognormvariate(0.5, 0.6), 3), "tool_errors": 0}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": reply})
+    messages.append({"role": "assistant", "content": _words(draw, draw.randint(10, 90)).capitalize() + "."})
+    row: dict[str, Any] = {"messages": messages, "latency_s": round(draw.lognormvariate(0.5, 0.6), 3), "tool_errors": 0}
     if draw.random() < 0.05:
-        row["feedback"] = said[-1]["content"] if draw.random() < 0.7 else _words(draw, 8)
+        row["feedback"] = messages[-1]["content"] if draw.random() < 0.7 else _words(draw, 8)
     return json.dumps(row).encode()[1:] + b"\n"
 
 

@@ -100,13 +100,13 @@ def measure(case: Case, folder: Path) -> dict[str, int]:
     learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(SMALL, (case.batch, case.longest), generator=generator)  # words that both know
-    prompts, said = ids[:, : case.prompt].tolist(), ids[:, case.prompt :].tolist()
+    prompts, answers = ids[:, : case.prompt].tolist(), ids[:, case.prompt :].tolist()
     for parameter in learner.model.parameters():
         parameter.detach().sum()  # what is mapped from a file is in memory once it was read
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     for _ in range(2):
-        learn(learner, prompts, said, case)
+        learn(learner, prompts, answers, case)
     own = (case.longest - case.prompt) * (case.microbatch // case.longest)
     vocabulary = network.config.get_text_config().vocab_size
     return {"before": before, "above": _memory("VmHWM") - before, "logits": own * vocabulary * 4}

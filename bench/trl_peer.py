@@ -270,7 +270,9 @@ def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
             turns = turns_of(messages, limits.max_tool_calls)
             grade = loaded.grade(wire.sample(turns, StopReason.completed), json.loads(row))
             found = budget.reward(
-                Scored(grade["score"], GradeStatus.ok, grade["solved"]), budget.Use.of(turns, 0.0), limits.budget
+                Scored(grade["score"], GradeStatus.ok, grade["solved"]),
+                budget.Use.from_turns(turns, 0.0),
+                limits.budget,
             )
             earned.append(float(found or 0.0))
         return earned

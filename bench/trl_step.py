@@ -82,7 +82,7 @@ def _trainer(job: Job, folder: Path, clock: Any) -> Any:
     from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     def reward(completions: list[str], target: list[str], **_: Any) -> list[float]:
-        return [worth(said.strip(), wanted) for said, wanted in zip(completions, target, strict=True)]
+        return [worth(answer.strip(), wanted) for answer, wanted in zip(completions, target, strict=True)]
 
     del clock.seen["tools/call_frequency"]  # there are no tools
     arguments: dict[str, Any] = {

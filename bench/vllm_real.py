@@ -145,54 +145,54 @@ def _params(url: str, model: Path) -> Any:
 
 
 @contextmanager
-def _bench(server: Server, model: Path) -> Iterator[Any]:
+def _runner(server: Server, model: Path) -> Iterator[Any]:
     from rft import recipe
-    from rft.rollouts.runner import workbench
+    from rft.rollouts.runner import rollout_runner
 
     params = _params(server.url, model)
-    with workbench(params, recipe.load(params.recipe)) as opened:
+    with rollout_runner(params, recipe.load(params.recipe)) as opened:
         yield opened
 
 
-def _engine(bench: Any, model: Path) -> tuple[Any, Any, Any]:
+def _engine(runner: Any, model: Path) -> tuple[Any, Any, Any]:
     """The model in this process: (network, chat, device)."""
     from rft.chat.renderer import Chat
     from rft.models import weights
 
-    device = weights.prepare_process(bench.params.policy)
-    network, tokenizer = weights.load(str(model), bench.params.policy, device)
-    return network, Chat(tokenizer, bench.schemas, bench.params.policy.tool_format), device
+    device = weights.prepare_process(runner.params.policy)
+    network, tokenizer = weights.load(str(model), runner.params.policy, device)
+    return network, Chat(tokenizer, runner.schemas, runner.params.policy.tool_format), device
 
 
-def _at(bench: Any, chat: Any) -> Any:
+def _at(runner: Any, chat: Any) -> Any:
     from rft.sampling import remote
 
-    policy = remote.TokenPolicy(bench.params.policy.server, chat, chat.end_ids)
-    bench.wait(policy.check(bench.params.rollout.max_tokens, 0.7))
+    policy = remote.TokenPolicy(runner.params.policy.server, chat, chat.end_ids)
+    runner.wait(policy.check(runner.params.rollout.max_tokens, 0.7))
     return policy
 
 
-def _play(bench: Any, policy: Any, name: str, count: int = ROLLOUTS) -> Any:
+def _play(runner: Any, policy: Any, name: str, count: int = ROLLOUTS) -> Any:
     from rft.rollouts.loop import Conditions, Request
     from rft.rollouts.prompting import champion_prompt
 
-    rows = bench.recipe.examples("validation", count, 0)
-    conditions = Conditions(champion_prompt(bench.recipe), 0.0, (0,), bench.params.rollout, name)
-    return bench.run(policy, [Request(row, 0) for row in rows], conditions, "vllm_real")
+    rows = runner.recipe.examples("validation", count, 0)
+    conditions = Conditions(champion_prompt(runner.recipe), 0.0, (0,), runner.params.rollout, name)
+    return runner.run(policy, [Request(row, 0) for row in rows], conditions, "vllm_real")
 
 
-def _said(trajectory: Any) -> list[tuple[int, ...]]:
+def _token_ids(trajectory: Any) -> list[tuple[int, ...]]:
     return [turn.token_ids for turn in trajectory.turns]
 
 
 def _equal(server: Server, model: Path) -> Values:
     from rft.sampling.engine import Engine
 
-    with _bench(server, model) as bench:
-        network, chat, device = _engine(bench, model)
-        mine = _play(bench, Engine(network, chat, device), "here").trajectories
-        theirs = _play(bench, _at(bench, chat), "there").trajectories
-    same = [_said(one) == _said(other) for one, other in zip(mine, theirs, strict=True)]
+    with _runner(server, model) as runner:
+        network, chat, device = _engine(runner, model)
+        mine = _play(runner, Engine(network, chat, device), "here").trajectories
+        theirs = _play(runner, _at(runner, chat), "there").trajectories
+    same = [_token_ids(one) == _token_ids(other) for one, other in zip(mine, theirs, strict=True)]
     apart, tokens = 0.0, 0
     for one, other, is_same in zip(mine, theirs, same, strict=True):
         for turn, other_turn in zip(one.turns, other.turns, strict=False) if is_same else ():
@@ -214,18 +214,18 @@ def _pushes(server: Server, model: Path) -> Values:
 
     apart: list[float] = []
     moved: list[float] = []
-    with _bench(server, model) as bench:
-        network, chat, device = _engine(bench, model)
-        learner = Learner(network, bench.params.train, MAX_TURN_TOKENS, device)
-        policy = _at(bench, chat)
-        at_server = AtServer(bench, learner.model, policy, WORK / "pushed")
+    with _runner(server, model) as runner:
+        network, chat, device = _engine(runner, model)
+        learner = Learner(network, runner.params.train, MAX_TURN_TOKENS, device)
+        policy = _at(runner, chat)
+        at_server = AtServer(runner, learner.model, policy, WORK / "pushed")
         ids = chat.tokenizer.encode(TEXT)
-        before = _scored_there(bench, policy, ids)
-        example = bench.recipe.examples("train", 1, 0)[0]
-        opening = opening_of(example, champion_prompt(bench.recipe), bench.params.rollout)
+        before = _scored_there(runner, policy, ids)
+        example = runner.recipe.examples("train", 1, 0)[0]
+        opening = opening_of(example, champion_prompt(runner.recipe), runner.params.rollout)
         for step in range(1, STEPS + 1):
             dialogues = policy.open([opening] * GROUP, [(step, number) for number in range(GROUP)], 1.0, MAX_TOKENS)
-            turns = bench.wait(_together([one.sample(MAX_TURN_TOKENS, 600.0) for one in dialogues]))
+            turns = runner.wait(_together([one.sample(MAX_TURN_TOKENS, 600.0) for one in dialogues]))
             prompt = list(dialogues[0].prompt_ids)
             samples = [
                 TrainingSample(
@@ -238,7 +238,7 @@ def _pushes(server: Server, model: Path) -> Values:
             ]
             learner.update(samples, Counted(len(samples), sum(len(turn.ids) for turn in turns)))
             at_server.sync_weights(step)
-            there, here = _scored_there(bench, policy, ids), _scored_here(learner.model, ids)
+            there, here = _scored_there(runner, policy, ids), _scored_here(learner.model, ids)
             apart.append(max(abs(a - b) for a, b in zip(there, here, strict=True)))
             moved.append(max(abs(a - b) for a, b in zip(there, before, strict=True)))
             before = there
@@ -249,9 +249,9 @@ async def _together(turns: list[Any]) -> list[Any]:
     return list(await asyncio.gather(*turns))
 
 
-def _scored_there(bench: Any, policy: Any, ids: list[int]) -> list[float]:
+def _scored_there(runner: Any, policy: Any, ids: list[int]) -> list[float]:
     """The server's log-probability of each token of a text but the first."""
-    asked = policy.ask(ids, 1, 1.0, 0)
+    asked = policy.build_request(ids, 1, 1.0, 0)
     body = {
         "model": asked.adapter or asked.model,
         "prompt": ids,
@@ -260,7 +260,7 @@ def _scored_there(bench: Any, policy: Any, ids: list[int]) -> list[float]:
         "prompt_logprobs": 0,
         **({"cache_salt": f"{asked.salt}-scored"} if asked.salt else {}),
     }
-    url = f"{bench.params.policy.server.url}/v1/completions"
+    url = f"{runner.params.policy.server.url}/v1/completions"
     reply = _post(url, body)
     entries = reply["choices"][0]["prompt_logprobs"][1:]
     return [entry[str(token)]["logprob"] for entry, token in zip(entries, ids[1:], strict=True)]
@@ -284,21 +284,21 @@ def _post(url: str, body: Values) -> Any:
 # -- a killed server -------------------------------------------------------------------------------
 def _killed(server: Server, model: Path) -> Values:
     pauses: list[str] = []
-    with _bench(server, model) as bench:
-        _, chat, _ = _engine(bench, model)
-        policy = _at(bench, chat)
+    with _runner(server, model) as runner:
+        _, chat, _ = _engine(runner, model)
+        policy = _at(runner, chat)
         (pushed,) = (WORK / "pushed" / "served").iterdir()
-        bench.wait(policy.update(pushed, 1, "killed"))
+        runner.wait(policy.update(pushed, 1, "killed"))
         began = time.monotonic()
-        calm = _play(bench, policy, "calm", 32).trajectories
+        calm = _play(runner, policy, "calm", 32).trajectories
         half = (time.monotonic() - began) / 2
         waiter = threading.Thread(target=_kill_and_start, args=(server, half))
         waiter.start()
         with _listening(pauses):
-            struck = _play(bench, policy, "struck", 32)
+            struck = _play(runner, policy, "struck", 32)
         waiter.join()
     lost = sum(one.reward is None for one in struck.trajectories)
-    other = sum(_said(a) != _said(b) for a, b in zip(calm, struck.trajectories, strict=True))
+    other = sum(_token_ids(a) != _token_ids(b) for a, b in zip(calm, struck.trajectories, strict=True))
     return {
         "lost": lost + len(calm) - len(struck.trajectories),
         "other": other,
@@ -320,18 +320,18 @@ def _listening(pauses: list[str]) -> Iterator[None]:
     """What the stage says of pauses, which it prints."""
     from rft import progress
 
-    say = progress.say
+    print_line = progress.print_line
 
-    def heard(stage: str, words: str) -> None:
-        if words.startswith("paused:"):
-            pauses.append(words)
-        say(stage, words)
+    def on_line(stage: str, message: str) -> None:
+        if message.startswith("paused:"):
+            pauses.append(message)
+        print_line(stage, message)
 
-    progress.say = heard
+    progress.print_line = on_line
     try:
         yield
     finally:
-        progress.say = say
+        progress.print_line = print_line
 
 
 # -- an exported champion --------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def _exported() -> Values:
 
 
 def export(folder: Path) -> None:
-    """Climb the tests' tiny ladder in a clone, approve what it learned, and export the champion
+    """Run the tests' tiny ladder in a clone, approve what it learned, and export the champion
     twice: as an adapter, and merged."""
     from bench import promoting
 
@@ -368,9 +368,9 @@ def export(folder: Path) -> None:
     from tasks.runs import records
 
     (folder / "ladder").mkdir()
-    climbed = ladder.climb(folder / "ladder", tiny_recipe.make(folder / "recipe"))
-    scripted = agent_clone.make(folder / "clone", climbed)
-    assert ladder_clone.climb(scripted).decision == "promote"
+    ladder_run = ladder.run_ladder(folder / "ladder", tiny_recipe.make(folder / "recipe"))
+    scripted = agent_clone.make(folder / "clone", ladder_run)
+    assert ladder_clone.run_ladder(scripted).decision == "promote"
     people.approve(scripted.clone, records.load_all(scripted.clone)[0].name)
     agent = agents.find(scripted.clone, "champion")
     exporting.write(agent, folder / "adapter")

@@ -133,7 +133,7 @@ def settings(case: str, url: str, examples: int, k: int) -> dict[str, Any]:
             "keys": {"id": "case_id", "target": "reference_answer"},
         },
         "policy": {"server": {"kind": "chat", "url": url, "model": foreign_servers.MODEL}},
-        "rollout": {"max_turns": foreign_servers.LOOKS + 2},
+        "rollout": {"max_turns": foreign_servers.LOOKUPS + 2},
         "baseline": {"examples": examples, "k": k},
         "gate": gate,
     }
@@ -174,31 +174,35 @@ def baseline(case: str, url: str, examples: int, k: int) -> Ran:
 def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
     """What the agent said, by its own account, against what the grader was told, by its own; and
     rows that are no line of the file."""
-    said = Counter((question, text) for question, text in record["said"])
+    answered = Counter((question, text) for question, text in record["said"])
     known = {text: "".join(part["text"] for part in json.loads(text)["messages"][0]["content"]) for text in lines}
     told: Counter[tuple[str, str]] = Counter()
     for _, row, *texts in record["graded"]:
         told.update((known.get(row, "a row that is no line of the file"), text) for text in texts)
-    return (said - told).total() + (told - said).total()
+    return (answered - told).total() + (told - answered).total()
 
 
 def directly(case: str, client: httpx.Client, text: str, messages: list[dict[str, Any]], stop_reason: str) -> float:
     """The grader's own score of this dialogue over this line, under a trace id that it has not
     met."""
     trace_id = f"trace_{uuid.uuid4()}"
-    said = messages[1:]  # behind the row's only message
-    calls = [call for message in said for call in message.get("tool_calls") or []]
+    replies = messages[1:]  # behind the row's only message
+    calls = [call for message in replies for call in message.get("tool_calls") or []]
     for number, call in enumerate(calls):
         function = call["function"]
         head = {"type": "function_call", "id": f"fc_{number}", "call_id": call["id"], **function, "trace_id": trace_id}
         _post(client, "/search", head, text)
-    last = said[-1] if said and said[-1]["role"] == "assistant" and not said[-1].get("tool_calls") else {"content": ""}
+    last = (
+        replies[-1]
+        if replies and replies[-1]["role"] == "assistant" and not replies[-1].get("tool_calls")
+        else {"content": ""}
+    )
     sample = {
         "choices": [{"index": 0, "message": last, "finish_reason": "stop"}],
         "output_text": last["content"],
         "output_json": _json(last["content"]),
         "output_tools": calls,
-        "trajectory": said,
+        "trajectory": replies,
         "stop_reason": stop_reason,
     }
     return _post(client, f"/grade/{case}", {"sample": sample, "trace_id": trace_id}, text)["score"]

@@ -829,13 +829,13 @@ END {
         if (machine_at[n] in compromised && n >= compromised[machine_at[n]]) bad = machine_at[n]
         if (person_at[n] in compromised && n >= compromised[person_at[n]]) bad = person_at[n]
         for (i = split(grounds[n], list, " "); i > 0; i--)
-            if (list[i] in doubt && (ground == "" || list[i] + 0 < ground)) ground = list[i] + 0
-        if (bad != "") doubt[n] = "signed with key " bad ", compromised since entry " compromised[bad]
+            if (list[i] in key_compromise && (ground == "" || list[i] + 0 < ground)) ground = list[i] + 0
+        if (bad != "") key_compromise[n] = "signed with key " bad ", compromised since entry " compromised[bad]
         else if (ground != "") {
-            bad = doubt[ground]; sub(/^rests on/, "and that on", bad)
-            doubt[n] = "rests on entry " ground ", " bad
+            bad = key_compromise[ground]; sub(/^rests on/, "and that on", bad)
+            key_compromise[n] = "rests on entry " ground ", " bad
         }
-        if (n in doubt) print "DOUBTFUL: entry " n ": " doubt[n]
+        if (n in key_compromise) print "DOUBTFUL: entry " n ": " key_compromise[n]
     }
     if (unread) print "policy.yaml was not compared " unread " times: a model has a name that this script cannot read."
     if (wanted != "" && genesis "" != wanted "") {

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rft import commands, files, secrets
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.page import audit as page
 from rft.reports.audit import BROKEN, STATES, Audit, Link, Node, State
-from rft.words import counted
 from tasks import audit as audits
 from tasks import provenance
 from tasks.audit.graph import Broken
@@ -44,7 +44,7 @@ def show(options: argparse.Namespace) -> int:
         return _list(here, options, question)
     if options.export is not None:
         _refuse_export(here, options, question)
-    found = audits.ask(here, question, fetches=not options.no_fetch, anew=options.anew, said=_aside)
+    found = audits.ask(here, question, fetches=not options.no_fetch, reverify=options.anew, report_line=_aside)
     page = _page(here, options, found)
     if options.json:
         print(secrets.dumps(found.model_dump(mode="json") | {"worst": found.worst()}, indent=1, ensure_ascii=False))
@@ -73,7 +73,7 @@ def _question(options: argparse.Namespace) -> audits.Question:
 
 def _list(here: Clone, options: argparse.Namespace, question: audits.Question) -> int:
     try:
-        found = audits.conversations(here, question, fetches=not options.no_fetch, said=_aside)
+        found = audits.conversations(here, question, fetches=not options.no_fetch, report_line=_aside)
     except Broken as broken:
         raise UserError(f"the conversations cannot be listed: {broken.why}") from None
     for conversation, runs in sorted(found.items()):
@@ -176,4 +176,4 @@ def _export(here: Clone, options: argparse.Namespace, found: Audit) -> None:
     if found.broken():
         raise UserError("nothing was exported: a version with a broken link is not passed on.")
     model, _, number = name.rpartition("@")
-    provenance.write(here, book.read(here, said=_aside).state, model, int(number), options.export, _aside)
+    provenance.write(here, book.read(here, report_line=_aside).state, model, int(number), options.export, _aside)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rft.formatting import decimal, signed
 from rft.reports import Metric
 from rft.reports.plain import ARMS
-from rft.words import decimal, signed
 from tasks.runs.compare import Comparison, Told
 
 _SHORT = 12
@@ -78,10 +78,10 @@ def _hash(told: Told, name: str) -> str:
 
 def _verdict(found: Comparison) -> Text:
     if reservations := found.reservations:
-        words = "The numbers cannot be compared directly: " + "; ".join(reservations) + "."
+        text = "The numbers cannot be compared directly: " + "; ".join(reservations) + "."
         if found.same_test is False:
-            words += " What can be: each run's gain over the champion that it was compared with."
-        return _text(f"! {words}", style="red")
+            text += " What can be: each run's gain over the champion that it was compared with."
+        return _text(f"! {text}", style="red")
     assert found.a.test_sha256 is not None
     size = found.a.counts.get("test examples")
     examples = f"{size:,} test examples" if size else "test examples"
@@ -117,6 +117,6 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) else "none" if value is None else str(value)
 
 
-def _text(words: str, style: str = "") -> Text:
+def _text(text: str, style: str = "") -> Text:
     """Another clone may have written them: nothing in them moves the cursor or hides a line."""
-    return Text("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in words), style=style)
+    return Text("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text), style=style)

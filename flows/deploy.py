@@ -20,7 +20,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from flows import settings, unattended
-from flows.screen import say
+from flows.screen import print_line
 from flows.server import prefect_server
 from rft import config
 from rft.errors import ConfigError, UserError
@@ -79,13 +79,13 @@ def up(port: int) -> int:
         if server:
             server.ready()
         runs.clear(here)
-        say(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
+        print_line(f"Prefect: {server.url if server else os.environ['PREFECT_API_URL']}")
         what = f"recipe {params.recipe.path}, settings {wanted.params or 'params.yaml'}, window {window}"
-        say(f"Schedule: {wanted.cron} ({wanted.timezone}), {what}.")
-        say("One run at a time. Ctrl-C stops the schedule and the run.")
+        print_line(f"Schedule: {wanted.cron} ({wanted.timezone}), {what}.")
+        print_line("One run at a time. Ctrl-C stops the schedule and the run.")
         signal.signal(signal.SIGINT, _end_runs)
         _serve(wanted)
-    say("Stopped. A run that comes due meanwhile starts late, when the schedule is served again.")
+    print_line("Stopped. A run that comes due meanwhile starts late, when the schedule is served again.")
     return 0
 
 

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from rft import files, secrets
 from rft.errors import UserError
-from rft.page import Look, drift, drift_looks
-from rft.reports import DriftReport, FeatureDrift, drift_words
-from rft.words import counted
-from tasks.display.looks import History
+from rft.formatting import counted
+from rft.page import DriftComparison, drift, drift_comparisons
+from rft.reports import DriftReport, FeatureDrift, drift_wording
+from tasks.display.comparisons import History
 from tasks.runs.clone import Clone
 
 _COLORS = {"good": "green", "bad": "red", "open": "yellow", "off": ""}
@@ -41,9 +41,9 @@ def tell(here: Clone, report: DriftReport, console: Console | None = None, name:
 def lines(report: DriftReport, width: int = 0, name: str = "") -> Iterator[Text]:
     """Yield the table, then what is wrong with the log, then the verdict."""
     width = max(width or shutil.get_terminal_size().columns, _NARROWEST)
-    yield _text(f"{name}: {drift_words.size(report)}" if name else drift_words.size(report), "bold")
+    yield _text(f"{name}: {drift_wording.size(report)}" if name else drift_wording.size(report), "bold")
     widths = _widths(report.features)
-    for part in drift_words.sections(report):
+    for part in drift_wording.sections(report):
         for compared in part.compared:
             yield Text()
             yield _text(f"{part.title} {compared.title}", "bold")
@@ -63,9 +63,9 @@ def brief(report: DriftReport, all_of_it: str, width: int = 0) -> Iterator[Text]
     more were compared. `all_of_it`: the command that shows them."""
     width = max(width or shutil.get_terminal_size().columns, _NARROWEST)
     yield next(_verdict(report))
-    shown = drift_words.farthest(report, _BRIEF)
+    shown = drift_wording.farthest(report, _BRIEF)
     for feature in shown:
-        yield from _row(feature, _widths(shown), width, f", against {drift_words.AGAINST[feature.against]}")
+        yield from _row(feature, _widths(shown), width, f", against {drift_wording.AGAINST[feature.against]}")
     rest = sum(feature.effect is not None for feature in report.features) - len(shown)
     drifted = sum(feature.drifted for feature in report.features) - sum(feature.drifted for feature in shown)
     also = f", {drifted:,} of them drifted" if drifted else ""
@@ -73,7 +73,7 @@ def brief(report: DriftReport, all_of_it: str, width: int = 0) -> Iterator[Text]
 
 
 def _verdict(report: DriftReport) -> Iterator[Text]:
-    tone, _ = drift_words.VERDICTS[report.verdict]
+    tone, _ = drift_wording.VERDICTS[report.verdict]
     yield _text(f"{report.verdict}: ", _COLORS[tone]).append_text(_text(report.advice or report.reason))
     if report.advice:
         yield _text(report.reason)
@@ -85,26 +85,26 @@ def _widths(features: Sequence[FeatureDrift]) -> list[int]:
 
 def _cells(feature: FeatureDrift) -> tuple[str, ...]:
     q = "" if feature.q_value is None else f"q {feature.q_value:.2g}"
-    return feature.feature, drift_words.measured(feature), q, drift_words.state(feature)
+    return feature.feature, drift_wording.measured(feature), q, drift_wording.state(feature)
 
 
 def _row(feature: FeatureDrift, widths: Sequence[int], width: int, aside: str = "") -> Iterator[Text]:
-    state = drift_words.state(feature)
+    state = drift_wording.state(feature)
     name, measured, q, word = _cells(feature)
     aligned = f"{name:<{widths[0]}}  {measured:>{widths[1]}}  {q:<{widths[2]}}  {word}{aside}"
-    yield _text(f"  {drift_words.SIGNS[state]} {aligned}".rstrip(), _COLORS[drift_words.TONES[state]])
+    yield _text(f"  {drift_wording.SIGNS[state]} {aligned}".rstrip(), _COLORS[drift_wording.TONES[state]])
     if state in ("as before", "too small to count"):
         return
     told = feature.detail
     if state != "not compared":
-        told = f"{drift_words.named(feature.feature)}: {feature.detail or drift_words.effect(feature)}"
+        told = f"{drift_wording.named(feature.feature)}: {feature.detail or drift_wording.effect(feature)}"
     for line in textwrap.wrap(told, width - 6):
         yield _text(f"      {line}")
 
 
 def of_runs(found: History, recipe: str) -> Iterator[Text]:
     """Yield a table of the runs, the latest first."""
-    rows = [_run(look) for look in reversed(found.looks)]
+    rows = [_run(comparison) for comparison in reversed(found.comparisons)]
     if not rows:
         yield _text(f"No run of recipe {recipe} has a drift report yet.")
     else:
@@ -117,37 +117,37 @@ def of_runs(found: History, recipe: str) -> Iterator[Text]:
         yield _text(f"\n{counted(found.without, 'run')} of this clone ended before drift, or goes on.")
 
 
-def _run(look: Look) -> tuple[str, str, str, str]:
-    window = f"{look.window}{f' ({look.when})' if look.when else ''}"
-    name = f"{look.name}{f' and {look.alike} later' if look.alike else ''}"
-    if look.report is None:
-        return name, window, "–", look.missing
-    drifted = f"; drifted: {drift_looks.drifted(look.report)}"
-    return name, window, look.report.verdict, drift_looks.worst(look.report) + drifted
+def _run(comparison: DriftComparison) -> tuple[str, str, str, str]:
+    window = f"{comparison.window}{f' ({comparison.when})' if comparison.when else ''}"
+    name = f"{comparison.name}{f' and {comparison.alike} later' if comparison.alike else ''}"
+    if comparison.report is None:
+        return name, window, "–", comparison.missing
+    drifted = f"; drifted: {drift_comparisons.drifted(comparison.report)}"
+    return name, window, comparison.report.verdict, drift_comparisons.worst(comparison.report) + drifted
 
 
-def write_page(path: Path, looks: Sequence[Look], title: str = "", with_features: bool = True) -> None:
+def write_page(path: Path, comparisons: Sequence[DriftComparison], title: str = "", with_features: bool = True) -> None:
     """Write the page, whole or not at all. Raises UserError for a folder."""
     if path.is_dir():
         raise UserError(f"--html {path}: a folder. Name a file, such as {path / 'drift.html'}.")
-    files.write_text(secrets.redact(drift.render(looks, {}, title, with_features)), path)
+    files.write_text(secrets.redact(drift.render(comparisons, {}, title, with_features)), path)
 
 
-def as_json(found: Sequence[Look]) -> list[dict[str, object]]:
-    """Return one object per look."""
+def as_json(found: Sequence[DriftComparison]) -> list[dict[str, object]]:
+    """Return one object per comparison."""
     return [
         {
-            "run": look.name,
-            "window": look.window,
-            "when": look.when,
-            "later_runs_alike": look.alike,
-            "missing": look.missing,
-            "report": None if look.report is None else look.report.model_dump(mode="json"),
+            "run": comparison.name,
+            "window": comparison.window,
+            "when": comparison.when,
+            "later_runs_alike": comparison.alike,
+            "missing": comparison.missing,
+            "report": None if comparison.report is None else comparison.report.model_dump(mode="json"),
         }
-        for look in found
+        for comparison in found
     ]
 
 
-def _text(words: str, style: str = "") -> Text:
+def _text(text: str, style: str = "") -> Text:
     """Names are the traffic's: nothing in them moves the cursor or hides a line."""
-    return Text("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in words), style=style)
+    return Text("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text), style=style)

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flows import settings
-from rft import commands, config, reports, shelves
+from rft import commands, config, reports, stage_files
 from rft.errors import InfrastructureError, UserError
-from rft.words import counted
+from rft.formatting import counted
 from tasks.ledger import book
 from tasks.promotion import champions, registration
 from tasks.runs import champion, records
@@ -40,7 +40,7 @@ class Extension:
     """How many it has more."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Say what will be looked at."""
         section = self.params.examples
         before = section.model_copy(update={"blocks": section.blocks - self.blocks})
@@ -54,7 +54,7 @@ class Extension:
         other = [
             kind.__name__.removesuffix("Report").lower()
             for kind in (reports.PromptReport, reports.TrainReport)
-            if _candidate(reports.read(kind, run.tree / shelves.path(kind))) != _candidate(self.at.report(kind))
+            if _candidate(reports.read(kind, run.tree / stage_files.path(kind))) != _candidate(self.at.report(kind))
         ]
         if other:
             again = [stage for stage in other if run.record.stages.get(stage) == "ran"]
@@ -73,7 +73,9 @@ def _candidate(report: reports.PromptReport | reports.TrainReport | None) -> obj
     return report and (report.trained, report.sha256)
 
 
-def of(clone: Clone, name: str, blocks: int | None = None, said: Callable[[str], None] = print) -> Extension:
+def from_run(
+    clone: Clone, name: str, blocks: int | None = None, report_line: Callable[[str], None] = print
+) -> Extension:
     """Plan the extension of a run by some blocks, or by as many as would probably settle it. Raises
     UserError for a run that cannot be extended."""
     record = records.find(clone, name)
@@ -88,13 +90,13 @@ def of(clone: Clone, name: str, blocks: int | None = None, said: Callable[[str],
     at = Revision(clone, record.revision)
     before = settings.of_run(clone, record)
     _assert_offers_blocks(at, record, before)
-    _assert_same_champion(clone, record, before, said)
+    _assert_same_champion(clone, record, before, report_line)
     decision = at.report(reports.Decision)
     if blocks is None:
         wanted = decision.more_examples if decision else None
         blocks = -(-wanted // before.examples.test) if wanted else 1
     params = settings.of_run(clone, record, [f"examples.blocks={before.examples.blocks + blocks}"])
-    look = book.read(clone, said=said).state.looks.get(registration.of(at, record.name))
+    look = book.read(clone, report_line=report_line).state.looks.get(registration.entry_number(at, record.name))
     registration.assert_looks_left(1 + (look.act.look if look else 0), before, offers_blocks=True)
     return Extension(record, at, params.model_copy(update={"run": _now(clone, record).run}), blocks)
 
@@ -109,12 +111,14 @@ def _assert_offers_blocks(at: Revision, record: RunRecord, params: config.Params
         )
 
 
-def _assert_same_champion(clone: Clone, record: RunRecord, params: config.Params, said: Callable[[str], None]) -> None:
-    now = champions.of_params(clone, params, said).champion.version
+def _assert_same_champion(
+    clone: Clone, record: RunRecord, params: config.Params, report_line: Callable[[str], None]
+) -> None:
+    now = champions.of_params(clone, params, report_line).champion.version
     then = champion.number(record.champion_version)
     if champion.number(now) != then:
         raise UserError(
-            f"run {record.name} was judged against {champion.in_words(then)}, and {champion.in_words(now)} is served "
+            f"run {record.name} was judged against {champion.describe(then)}, and {champion.describe(now)} is served "
             f"now: more examples would compare it with what nobody is served. Start a new run: {record.again}"
         )
 

@@ -11,8 +11,8 @@ from prefect.states import Cancelled, Completed
 from flows import extension, settings, unattended
 from rft.errors import Stopped
 from rft.reports import Decision, TrainReport
-from tasks.ladder import recorded
 from tasks.runs import clone
+from tasks.stage_runner import recorded
 from tasks.stages.baseline import evaluate_baseline
 from tasks.stages.challenger import evaluate_challenger
 from tasks.stages.drift import check_drift
@@ -35,7 +35,7 @@ look; those behind have nothing to offer without one."""
 
 
 def _until_it_has_a_name() -> str:
-    """The flow run takes the run's name when that begins: tasks/ladder.py."""
+    """The flow run takes the run's name when that begins: tasks/stage_runner.py."""
     return f"retrain {flow_run.parameters.get('window') or ''}".rstrip()
 
 
@@ -69,7 +69,7 @@ def retrain(
     reached, and Cancelled if `run.max_hours` or `rft cancel` stopped the run.
     """
     here = clone.enter()
-    more = extension.of(here, extends, blocks) if extends else None
+    more = extension.from_run(here, extends, blocks) if extends else None
     wanted = more.params if more else settings.resolve(here, params, overrides)
     file = settings.newest(here, more.extended.asked_window if more else window, wanted.recipe.path)
     try:
@@ -82,8 +82,8 @@ def retrain(
                 run.update(state="stopped", message=drift.reason)
                 return _stopped("after drift: its report says what has drifted")
             build_examples(run, refresh=drift.verdict == "refresh")
-            for stage, climb in UNTIL.items():
-                report = climb(run)
+            for stage, run_stage in UNTIL.items():
+                report = run_stage(run)
                 if isinstance(report, TrainReport) and report.collapsed:
                     run.update(state="stopped", message=report.reason, until=None)  # it did not get there
                     return _stopped("before the look: training collapsed")

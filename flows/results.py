@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rft import commands, shelves
+from rft import commands, stage_files
+from rft.formatting import counted
 from rft.reports import (
     ChallengerReport,
     Check,
@@ -25,7 +26,6 @@ from rft.reports import (
     wording,
 )
 from rft.reports.plain import ARMS, between
-from rft.words import counted
 from tasks.display.markdown import ROWS, cell
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -40,11 +40,11 @@ def show(clone: Clone, record: RunRecord, console: Console | None = None) -> Non
     decision = at and at.report(Decision)
     if at and (challenger := at.report(ChallengerReport)):
         console.print(arms(challenger))
-    for line in _words(clone, record, at, decision):
+    for line in _lines(clone, record, at, decision):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _words(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str | Text]:
+def _lines(clone: Clone, record: RunRecord, at: Revision | None, decision: Decision | None) -> Iterator[str | Text]:
     train = at and at.report(TrainReport)
     if train and not train.trained and not train.collapsed:
         yield f"Nothing was trained: {train.reason}."
@@ -98,7 +98,7 @@ def check_line(check: Check) -> Text:
     """Return one line, red if nothing was measured: that must not look like nothing was found."""
     word = wording.verdict(check)
     aside = "" if check.decides else " (not deciding)"
-    return Text(f"  {_SIGNS[word]} {wording.in_words(check)}{aside}", style="red" if word == "not measured" else "")
+    return Text(f"  {_SIGNS[word]} {wording.describe(check)}{aside}", style="red" if word == "not measured" else "")
 
 
 def arms(report: ChallengerReport) -> Table:
@@ -110,8 +110,8 @@ def arms(report: ChallengerReport) -> Table:
     table.add_column("")
     for arm in report.arms:
         table.add_column(ARMS[arm.name], justify="right")
-    for words, (how, key) in ROWS.items():
-        table.add_row(words, *(cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
+    for label, (how, key) in ROWS.items():
+        table.add_row(label, *(cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
     return table
 
 
@@ -121,7 +121,7 @@ def approval(record: RunRecord) -> str:
 
 
 def _latency(at: Revision | None) -> Check | None:
-    apart = at.json(shelves.timing("gate")) if at else None
+    apart = at.json(stage_files.timing("gate")) if at else None
     return Check.model_validate(apart["latency"]) if apart and not apart["latency"]["decides"] else None
 
 

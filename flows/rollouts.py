@@ -27,15 +27,15 @@ import pyarrow.compute as pc
 
 from flows import settings
 from flows.screen import warn
-from rft import shelves
+from rft import stage_files
 from rft.__main__ import STAGES
 from rft.commands import WHY, command
 from rft.errors import UserError, did_you_mean
+from rft.formatting import counted
 from rft.rollouts import log as rollout_log
 from rft.rollouts import store as rollout_store
 from rft.rollouts.log import LogRow
 from rft.types import StopReason
-from rft.words import counted
 from tasks.promotion import champions, elsewhere, retiring
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
@@ -59,10 +59,10 @@ _REWARD = re.compile(r"\s*(<=|>=|==|=|!=|<|>)?\s*(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)
 class Logs:
     """Rollouts as a table, where they are from in words, and how to read files beside them."""
 
-    words: str
+    description: str
     table: pa.Table
     read: Callable[[str], bytes | None]
-    """A file of a shelf, such as data/train/metrics.jsonl."""
+    """A file of a stage, such as data/train/metrics.jsonl."""
     record: RunRecord | None = None
     whole: pa.Table | None = None
     """With the rollouts of the test set, to be counted; None: the table is whole."""
@@ -73,13 +73,13 @@ class Logs:
         num = 0 if self.whole is None else self.whole.num_rows - self.table.num_rows
         if not num:
             return ""
-        named = [self.record.name] if self.record else ["--here"] if self.words != LIVE else ["RUN"]
+        named = [self.record.name] if self.record else ["--here"] if self.description != LIVE else ["RUN"]
         opens = command("rollouts", *named, "--open-test", *WHY)
         return f"{counted(num, 'rollout')} of the test set stay closed. To open it, and retire it: {opens}"
 
     @property
     def listed(self) -> str:
-        where = self.record.name if self.record else "--live" if self.words == LIVE else "--here"
+        where = self.record.name if self.record else "--live" if self.description == LIVE else "--here"
         return f"To list them: {command('rollouts', where)}. {self.closed}".rstrip(". ")
 
 
@@ -95,10 +95,10 @@ def find(place: Clone, options: argparse.Namespace) -> Logs:
 
 def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
     """Write the entry that opens the test set of these rollouts."""
-    if logs.words == LIVE:
+    if logs.description == LIVE:
         raise UserError("--open-test: stages in progress keep their test set closed. Name a RUN, or --here.")
     if "test" not in logs.table["split"].to_pylist():
-        raise UserError(f"--open-test: {logs.words} has no rollouts of a test set, so there is nothing to open.")
+        raise UserError(f"--open-test: {logs.description} has no rollouts of a test set, so there is nothing to open.")
     if logs.record is None:
         model = champions.model_name(settings.resolve(place, None))
         source = retiring.of_folder(place.root, retiring.HERE, model)
@@ -109,25 +109,27 @@ def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
     else:
         source = retiring.of_run(place, logs.record.name, logs.record.revision)
     number = retiring.open_test(place, source, options.reason, aside)
-    aside(f"The test set of {logs.words} is open by entry {number} of the ledger.")
+    aside(f"The test set of {logs.description} is open by entry {number} of the ledger.")
 
 
 def _found(place: Clone, options: argparse.Namespace) -> Logs:
     live = getattr(options, "live", False)  # `rft replay` has no such option
     if sum((bool(options.run), options.here, live)) > 1:
-        raise UserError("name one place: a RUN, --here (the shelves of this folder) or --live (stages in progress).")
+        raise UserError(
+            "name one place: a RUN, --here (the stages' files in this folder) or --live (stages in progress)."
+        )
     if live:
         return _live(place)
     if options.here:
-        return _shelves("this folder", lambda path: read_bytes(place.root / path))
+        return _stage_files("this folder", lambda path: read_bytes(place.root / path))
     record = elsewhere.find(place, options.run, aside) if options.run else _newest(place)
     if record.revision:
-        return _shelves(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
+        return _stage_files(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
     tree = place.worktrees / record.name
     if not tree.exists():
         live_ones = command("rollouts", "--live")
         raise UserError(f"run {record.name} is {record.state} and has no rollouts. Those in progress: {live_ones}")
-    return _shelves(f"run {record.name}, not over", lambda path: read_bytes(tree / path), record)
+    return _stage_files(f"run {record.name}, not over", lambda path: read_bytes(tree / path), record)
 
 
 def _newest(place: Clone) -> RunRecord:
@@ -135,28 +137,31 @@ def _newest(place: Clone) -> RunRecord:
     if not found:
         live, here = command("rollouts", "--live"), command("rollouts", "--here")
         raise UserError(
-            f"no run has ended yet. Rollouts of stages in progress: {live}; of this folder's shelves: {here}"
+            f"no run has ended yet. Rollouts of stages in progress: {live}; of the stages' files in this folder: {here}"
         )
     return sorted(found, key=lambda record: record.started)[-1]  # of equal ones the last by name
 
 
-def _shelves(words: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:
+def _stage_files(description: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:
     tables: list[pa.Table] = []
     for stage in STAGES:
-        for name in (str(shelves.rollouts(stage)), *([str(shelves.SHOWN)] if stage == "challenger" else [])):
+        for name in (
+            str(stage_files.rollouts(stage)),
+            *([str(stage_files.SHOWN_ROLLOUTS)] if stage == "challenger" else []),
+        ):
             if (content := read(name)) is not None:
-                tables.append(rollout_log.table(content, f"{name} of {words}"))
-    return Logs(words, _together(tables), read, record)
+                tables.append(rollout_log.table(content, f"{name} of {description}"))
+    return Logs(description, _together(tables), read, record)
 
 
 def _live(place: Clone) -> Logs:
-    stores = ("*/rollouts", f"*/{shelves.SHOWN.stem}")
+    stores = ("*/rollouts", f"*/{stage_files.SHOWN_ROLLOUTS.stem}")
     found = (path for store in stores for path in (place.state / "progress").glob(store))
     folders = sorted(path for path in found if path.is_dir())
     rows: list[LogRow] = []
     for folder in folders:
         try:
-            rows += rollout_store.look(folder)
+            rows += rollout_store.read(folder)
         except rollout_store.OtherVersion as error:
             warn(str(error))
     return Logs(LIVE, rollout_log.table_of(rows), lambda path: None)
@@ -199,20 +204,20 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
     return table.slice(0, options.n) if options.n else table
 
 
-def _reward(words: str) -> Any:
+def _reward(text: str) -> Any:
     """Parse `<0.2`, `>=0.5`, `0.3` (equal) or `none`."""
     reward = pc.field("reward")
-    if words.strip() == "none":
+    if text.strip() == "none":
         return reward.is_null()
-    found = _REWARD.fullmatch(words)
+    found = _REWARD.fullmatch(text)
     if found is None:
         raise UserError(
-            f"--reward {words!r}: write a bound such as '<0.2', '>=0.5' or '=1', in quotes, or none for the unscored."
+            f"--reward {text!r}: write a bound such as '<0.2', '>=0.5' or '=1', in quotes, or none for the unscored."
         )
     return _COMPARISONS[found[1]](reward, float(found[2]))
 
 
-def _where(table: pa.Table, words: str) -> pa.Array:
+def _where(table: pa.Table, text: str) -> pa.Array:
     """Return the rows for which a DuckDB expression is true. It sees the columns and nothing else:
     no file, no network, no statement."""
     numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
@@ -223,10 +228,10 @@ def _where(table: pa.Table, words: str) -> pa.Array:
     }
     with duckdb.connect(config=closed) as database:
         try:
-            found = database.from_arrow(numbered).filter(words).project("_row").fetchall()
+            found = database.from_arrow(numbered).filter(text).project("_row").fetchall()
         except duckdb.Error as error:
             reason = str(error).split("\n\n")[0].splitlines()[0]
-            raise UserError(f"--where {words!r}: {reason}\nThe columns: {', '.join(rollout_log.COLUMNS)}.") from None
+            raise UserError(f"--where {text!r}: {reason}\nThe columns: {', '.join(rollout_log.COLUMNS)}.") from None
     return pa.array(sorted(row for (row,) in found), pa.int64())
 
 
@@ -256,17 +261,17 @@ def whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def aside(words: str) -> None:
+def aside(message: str) -> None:
     """Print to stderr: stdout may hold rows for programs."""
-    print(words, file=sys.stderr, flush=True)
+    print(message, file=sys.stderr, flush=True)
 
 
-def counter(words: str, total: int) -> Callable[[int], None]:
+def counter(description: str, total: int) -> Callable[[int], None]:
     """Return a function that prints progress to stderr, as the stages do."""
     every = max(1, total // 20)
 
     def told(done: int) -> None:
         if done % every == 0 or done == total:
-            print(f"[{words}] {done}/{total}", file=sys.stderr, flush=True)
+            print(f"[{description}] {done}/{total}", file=sys.stderr, flush=True)
 
     return told

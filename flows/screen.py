@@ -43,11 +43,11 @@ class Bars(Lines):
         self._word = ""
         self._bar = self._progress.add_task(stage, total=None, word="")
 
-    def hear(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         found = COUNTED.match(line)
         self._word = found[3] if found else line.removeprefix(f"[{self.stage}] ")
         if self._bar is None:
-            self.say(line)
+            self.print_line(line)
         elif found:
             self._progress.update(self._bar, completed=int(found[1]), total=int(found[2]), word=self._word)
         else:
@@ -58,15 +58,15 @@ class Bars(Lines):
             self._progress.remove_task(self._bar)
             self._bar = None
         if how == "ran":
-            self.say(f"  ✓ {self.stage:<11} {self.seconds:6.1f} s  {self._word}")
+            self.print_line(f"  ✓ {self.stage:<11} {self.seconds:6.1f} s  {self._word}")
         else:
             super().end(how)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._progress.console.print(text, markup=False, no_wrap=True, overflow="ellipsis")
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     print(text, flush=True)
 
 

@@ -89,7 +89,7 @@ class Server:
                 "PREFECT_SERVER_UI_ENABLED": "false",
                 "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
             }
-        with listening, self._said() as out:
+        with listening, self._output() as out:
             return subprocess.Popen(
                 [sys.executable, "-I", "-c", _SERVER, str(os.getpid()), str(listening.fileno())],
                 cwd=Path(self._state),
@@ -101,7 +101,7 @@ class Server:
                 start_new_session=True,  # Ctrl-C is ours to handle: the flow ends first, then its server
             )
 
-    def _said(self) -> IO[bytes]:
+    def _output(self) -> IO[bytes]:
         """Its log; nowhere, where the disk is full or read-only: that is for the run to say."""
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def failed(flow: Any, flow_run: Any, state: Any) -> None:
     event = notify.RunFailed(
         key=str(flow_run.id),
         run=record.name if record else None,
-        message=_in_words(error, stage, state.message or ""),
+        message=_describe(error, stage, state.message or ""),
         again=record.again if record else _command(here, asked),
         clone=notify.place(here),
         log=str(log) if log and log.exists() else None,
@@ -107,7 +107,7 @@ def _stage(record: RunRecord | None) -> str | None:
     return next((stage for stage in record.seconds if stage not in record.stages), None) if record else None
 
 
-def _in_words(error: Any, stage: str | None, said: str) -> str:
+def _describe(error: Any, stage: str | None, message: str) -> str:
     """What a stage said may quote conversations, and so may a bug's message. Our own errors before
     the first stage name files and settings."""
     if stage:
@@ -117,7 +117,7 @@ def _in_words(error: Any, stage: str | None, said: str) -> str:
         return str(error)[:_LONGEST]
     if isinstance(error, BaseException):
         return f"{type(error).__name__}, which is a bug."
-    return said.splitlines()[0][:_LONGEST] if said else "its process ended."
+    return message.splitlines()[0][:_LONGEST] if message else "its process ended."
 
 
 def _command(here: Clone, asked: Mapping[str, Any]) -> str:

@@ -19,23 +19,24 @@ checks that.
                                hashing them
     needs, secrets, process    what each stage depends on; keeping secrets out of all text; child
                                processes that end with their parent
-    stats, scale, words        confidence intervals; a grader's scale; numbers as people read them
+    stats, scale, formatting   confidence intervals; a grader's scale; numbers as people read them
     schema, normal_form        JSON schemas and letters that others wrote
     threads                    how many processors there are for us, and for a model
     lines, bm25                the lines that a stage prints for its driver; search by words
     commands                   commands in messages, ready to paste
-    progress, stopping         a stage's work until it is safe on its shelf; stopping on request
+    progress, stopping         a stage's work until its files are safe; stopping on request
     config                     what configures a run: params.yaml
     reports                    what lives in files
     rows                       the user's own rows, byte for byte
-    recipe, shelves            one example agent in a folder; where each stage's files are
-    snapshots                  logs of production traffic, ingested once, as columns
+    recipe, stage_files        one example agent in a folder; where each stage's files are
     wire                       what crosses to tools, graders and served policies
     sandbox                    where code that a model wrote runs
     chat                       from messages to tokens and back
+    traffic                    logs of production traffic, ingested once, as columns; examples
+                               that are chosen from it
     tools                      calls, tools and the tool server
     grading                    from a finished rollout to a grade and a reward
-    windows                    windows of production traffic
+    drift                      windows of traffic, described and compared
     models                     weights
     notices                    messages to those who run the ladder: a webhook, mail
     algorithms, kernels        advantages and losses, one file each; fast arithmetic

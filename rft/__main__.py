@@ -87,23 +87,23 @@ def _run(stage: str, params: str) -> None:
 def _examples(stage: str) -> ExamplesReport | None:
     """Read what the examples are, for a stage after the one that writes them: where only a margin
     changed, DVC does not run that one again."""
-    from rft import reports, shelves
+    from rft import reports, stage_files
 
-    if stage not in STAGES[STAGES.index("baseline") :] or not shelves.path(reports.ExamplesReport).exists():
+    if stage not in STAGES[STAGES.index("baseline") :] or not stage_files.path(reports.ExamplesReport).exists():
         return None
-    return shelves.read(reports.ExamplesReport)
+    return stage_files.read(reports.ExamplesReport)
 
 
 def _assert_registered() -> None:
     """Raise UserError where no look at these test examples is registered: whoever looks by hand,
     again and again, finds a challenger that seems better."""
-    from rft import commands, reports, shelves
+    from rft import commands, reports, stage_files
 
-    opening, examples = shelves.read(reports.Opening), shelves.examples_file("test")
+    opening, examples = stage_files.read(reports.Opening), stage_files.examples_file("test")
     if not opening.look or opening.test_sha256 != files.sha256(examples):
         which = "no look at them" if not opening.look else "a look at other ones"
         raise UserError(
-            f"{shelves.path(reports.Opening)}: the test examples stay closed, because {which} is registered in the "
+            f"{stage_files.path(reports.Opening)}: the test examples stay closed, because {which} is registered in the "
             f"ledger. A run registers its look, then opens them; the same again is free: {commands.command('run')}"
         )
 

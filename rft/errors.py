@@ -52,8 +52,8 @@ class UserError(RftError):
 
 def removed(what: str, remedy: str = "") -> UserError:
     """Return the error for something in a format that no version reads any more."""
-    words = f"{what} has a format from before the first release. The last that reads it is {LAST_WITH_OLD}."
-    return UserError(f"{words} {remedy}".strip())
+    message = f"{what} has a format from before the first release. The last that reads it is {LAST_WITH_OLD}."
+    return UserError(f"{message} {remedy}".strip())
 
 
 class ConfigError(UserError):

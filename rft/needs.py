@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 DATA = "data"
-"""Folder of all shelves: each stage leaves its files in `data/STAGE`."""
+"""Each stage leaves its files in `data/STAGE`."""
 RECIPE = "${recipe.path}"
 """Filled in from params.yaml, as DVC does."""
 PACKAGES = "constraints.txt"
@@ -51,7 +51,7 @@ class Needs:
 
 
 def leaves(stage: str, *names: str) -> tuple[str, ...]:
-    """Name files on the shelf of a stage."""
+    """Name files of a stage."""
     return tuple(f"{DATA}/{stage}/{name}" for name in names)
 
 
@@ -112,7 +112,7 @@ NEEDS = {
 }
 
 
-def of(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
+def from_params(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
     """Return the values of the sections and the files that a stage depends on, as in dvc.yaml."""
     found = NEEDS[stage]
     paths = [params.recipe.path if name == RECIPE else name for name in found.files]

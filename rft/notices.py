@@ -98,8 +98,8 @@ class _Channel(Protocol):
 class _Failed(Exception):
     """It was not taken. `passes`: it may be, when it is tried again."""
 
-    def __init__(self, words: str, passes: bool = False) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, passes: bool = False) -> None:
+        super().__init__(message)
         self.passes = passes
 
 
@@ -116,7 +116,7 @@ def _all(settings: config.Notify, act: Callable[[_Channel, float], None]) -> lis
             act(channel, until)
             found[channel.setting] = Outcome(channel.setting, channel.server)
         except Exception as error:
-            found[channel.setting] = Outcome(channel.setting, channel.server, _in_words(error))
+            found[channel.setting] = Outcome(channel.setting, channel.server, _describe(error))
 
     threads = [
         threading.Thread(target=work, args=(channel,), name=channel.setting, daemon=True) for channel in channels
@@ -146,9 +146,9 @@ def _left(until: float) -> float:
     return max(0.1, min(TRY_S, until - time.monotonic()))
 
 
-def _in_words(error: Exception) -> str:
-    words = str(error) if isinstance(error, _Failed | ConfigError) else f"{type(error).__name__}: {error}"
-    return secrets.redact(" ".join(words.split()))[:_LONGEST]
+def _describe(error: Exception) -> str:
+    text = str(error) if isinstance(error, _Failed | ConfigError) else f"{type(error).__name__}: {error}"
+    return secrets.redact(" ".join(text.split()))[:_LONGEST]
 
 
 # -- the webhook -----------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def _told_by_smtp() -> Iterator[None]:
         codes = [code for code, _ in error.recipients.values()]
         raise _Failed(_refusals(error.recipients), passes=all(400 <= code < 500 for code in codes)) from None
     except smtplib.SMTPResponseException as error:
-        words = f"the server said {error.smtp_code} {_text(error.smtp_error)}"
-        raise _Failed(words, passes=400 <= error.smtp_code < 500 or error.smtp_code < 0) from None
+        message = f"the server said {error.smtp_code} {_text(error.smtp_error)}"
+        raise _Failed(message, passes=400 <= error.smtp_code < 500 or error.smtp_code < 0) from None
     except smtplib.SMTPServerDisconnected as error:  # smtplib's word for a time-out too
         late = "timed out" in str(error)
         raise _Failed("no answer in time" if late else "the server closed the connection", passes=True) from None
@@ -287,12 +287,12 @@ def _told_by_smtp() -> Iterator[None]:
 
 
 def _refusals(refused: dict[str, tuple[int, bytes]]) -> str:
-    said = (f"{address} ({code} {_text(words)})" for address, (code, words) in refused.items())
-    return f"the server refused {', '.join(said)}"
+    refusals = (f"{address} ({code} {_text(reply)})" for address, (code, reply) in refused.items())
+    return f"the server refused {', '.join(refusals)}"
 
 
-def _text(words: bytes | str) -> str:
-    return words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+def _text(reply: bytes | str) -> str:
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
 
 
 __all__ = ["DEADLINE_S", "Notice", "Outcome", "deliver", "reach"]

@@ -58,6 +58,6 @@ def tail(output: IO[bytes], num_bytes: int = TAIL_BYTES) -> str:
     return os.pread(output.fileno(), num_bytes, max(0, size - num_bytes)).decode("utf-8", "replace")
 
 
-def last_words(tail: str) -> str:
+def last_output(tail: str) -> str:
     """End a message about a process that died."""
     return f"Its last words:\n{tail.strip()}" if tail.strip() else "It printed nothing."

@@ -1,19 +1,20 @@
-"""Keep a stage's work until it is safe on its shelf: so a killed stage continues, and finished work
-is never computed twice.
+"""Keep a stage's work until its files are safe: so a killed stage continues, and finished work is
+never computed twice.
 
-    progress.once("baseline", params, measure)    measure(work, shelf) works in the folder `work`,
-                                                  and builds in `shelf` what the stage leaves
+    progress.once("baseline", params, measure)    measure(work, stage_folder) works in the folder
+                                                  `work`, and builds in `stage_folder` what the
+                                                  stage leaves
 
-`work` is `.rft/progress/STAGE-KEY`, outside the shelves, because DVC empties a shelf before its
-stage runs. The key is a hash of all that the stage depends on: its sections and input files
+`work` is `.rft/progress/STAGE-KEY`, outside `data/STAGE`, because DVC empties that before the stage
+runs. The key is a hash of all that the stage depends on: its sections and input files
 (rft/needs.py), the pinned packages and the engine's source. So work continues only under the
 conditions under which it was left.
 
-A shelf is safe once DVC has hashed it, moved it into its cache and written dvc.lock, after the
-stage has ended. A kill before that empties the shelf and starts the stage again. So the stage
-builds its shelf in the work folder, marks the folder complete, and only then copies the shelf out.
-If the stage starts again and finds a complete folder, it copies the shelf out again and computes
-nothing:
+The stage's files are safe once DVC has hashed them, moved them into its cache and written dvc.lock,
+after the stage has ended. A kill before that empties the stage's folder and starts the stage again.
+So the stage builds its files in the work folder, marks the folder complete, and only then copies
+the files out. If the stage starts again and finds a complete folder, it copies them out again and
+computes nothing:
 
     work.json       who works here: stage, process, run; and all runs that ever did
     shelf/          all that the stage leaves, whole
@@ -28,8 +29,8 @@ whether a run will continue with one.
 A stage holds its folder by a lock (flock) that ends with its process. So a second process is
 refused there, and a live folder is never deleted.
 
-`say` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py); `within` tells
-how far a long step is.
+`print_line` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py);
+`within` tells how far a long step is.
 """
 
 from __future__ import annotations
@@ -54,28 +55,30 @@ from rft import files, lines, needs, secrets, threads
 from rft.errors import InfrastructureError, UserError
 
 A_WEEK_S = 7 * 86400.0
-_COMPLETE, _WORK, _SHELF, _GONE = "complete.json", "work.json", "shelf", ".gone"
+_COMPLETE, _WORK, _STAGE_FOLDER, _GONE = "complete.json", "work.json", "shelf", ".gone"
 _FOLDER = re.compile(r"[a-z_]+-[0-9a-f]{16}")
 _PATIENCE_S = 2.0
 
 
 # -- the folder of a stage -------------------------------------------------------------------------
 def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> None:
-    """Fill the stage's shelf, `data/STAGE`, from finished work if there is any.
+    """Fill the stage's folder, `data/STAGE`, from finished work if there is any.
 
-    Raises InfrastructureError when another process does the same work, and UserError when a
-    finished shelf was damaged.
+    Raises InfrastructureError when another process does the same work, and UserError when
+    finished files were damaged.
     """
-    work = folder(stage, *needs.of(stage, params))
+    work = folder(stage, *needs.from_params(stage, params))
     with _alone(work, stage):
         if not os.environ.get("RFT_RUN"):  # by hand
             _clear_old(stage, work)
         if (work / _COMPLETE).exists():
             _verify(work)
-            say(stage, f"already finished: its files are copied from {work}. To compute it again, delete that folder")
+            print_line(
+                stage, f"already finished: its files are copied from {work}. To compute it again, delete that folder"
+            )
         else:
             files.recover(work)
-            part = work / f"{_SHELF}.part"
+            part = work / f"{_STAGE_FOLDER}.part"
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
             try:
@@ -85,8 +88,8 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
                     shutil.rmtree(work)  # nothing was begun
                 raise
             _complete(work, stage, part)
-        _keep_only_shelf(work)
-        _copy_out(work / _SHELF, Path(needs.DATA, stage))
+        _keep_only_stage_folder(work)
+        _copy_out(work / _STAGE_FOLDER, Path(needs.DATA, stage))
 
 
 def folder(stage: str, sections: Iterable[Any], inputs: Iterable[Path]) -> Path:
@@ -98,10 +101,10 @@ def folder(stage: str, sections: Iterable[Any], inputs: Iterable[Path]) -> Path:
 
 
 def forget(stage: str, params: BaseModel, tree: Path, place: Path) -> None:
-    """Delete the finished work behind the stage's shelf in `tree`, which DVC now has. Work for
+    """Delete the finished work behind the stage's files in `tree`, which DVC now has. Work for
     other settings or inputs stays."""
     if any(path.name.startswith(f"{stage}-") and (path / _COMPLETE).exists() for path in _folders(place)):
-        sections, inputs = needs.of(stage, params)
+        sections, inputs = needs.from_params(stage, params)
         name = _name(stage, sections, [tree / path for path in [*inputs, Path(needs.PACKAGES), Path("rft")]])
         for path in _folders(place):
             if path.name == name and (path / _COMPLETE).exists():
@@ -120,31 +123,31 @@ def key(sections: Iterable[Any], paths: Iterable[Path]) -> str:
 
 
 def _complete(work: Path, stage: str, part: Path) -> None:
-    shelf = work / _SHELF
-    files.publish(part, shelf)
-    size, sha256 = _measure(shelf)[0], files.tree_sha256(shelf)
+    stage_folder = work / _STAGE_FOLDER
+    files.publish(part, stage_folder)
+    size, sha256 = _measure(stage_folder)[0], files.tree_sha256(stage_folder)
     _write({"stage": stage, "finished": _now(), "num_bytes": size, "sha256": sha256}, work / _COMPLETE)
 
 
 def _verify(work: Path) -> None:
     marker = _read(work / _COMPLETE)
-    if files.tree_sha256(work / _SHELF) != marker.get("sha256"):
+    if files.tree_sha256(work / _STAGE_FOLDER) != marker.get("sha256"):
         when = f" on {marker['finished']}" if "finished" in marker else ""
         remedy = f"To compute it again, delete {work}."
-        raise UserError(f"{work / _SHELF}: has changed since the stage finished{when}. {remedy}")
+        raise UserError(f"{work / _STAGE_FOLDER}: has changed since the stage finished{when}. {remedy}")
 
 
-def _keep_only_shelf(work: Path) -> None:
-    """Delete what the shelf was made from, which takes the most space."""
+def _keep_only_stage_folder(work: Path) -> None:
+    """Delete what the stage's files were made from, which takes the most space."""
     for path in work.iterdir():
-        if path.name not in (_COMPLETE, _WORK, _SHELF):
+        if path.name not in (_COMPLETE, _WORK, _STAGE_FOLDER):
             files.delete(path)
 
 
-def _copy_out(shelf: Path, target: Path) -> None:
+def _copy_out(stage_folder: Path, target: Path) -> None:
     """Copy each file of the stage. Others in the target (DVC's .gitignore) stay."""
     target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(shelf.iterdir()):
+    for path in sorted(stage_folder.iterdir()):
         files.delete(target / path.name)
         (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target / path.name)
 
@@ -157,7 +160,7 @@ def _alone(work: Path, stage: str) -> Iterator[None]:
     while (handle := _lock(work, make=True)) is None:
         if time.monotonic() > deadline:
             raise InfrastructureError(
-                f"{work}: another process{_in_words(_read(work / _WORK))} is already doing this work: stage {stage} "
+                f"{work}: another process{_describe(_read(work / _WORK))} is already doing this work: stage {stage} "
                 "with the same settings and inputs. Wait until it ends, or stop it. Then start again: finished work "
                 "is not repeated."
             )
@@ -197,7 +200,7 @@ def _runs(who: dict[str, Any]) -> list[str]:
     return [name for name in found if name and isinstance(name, str)] if isinstance(found, list) else []
 
 
-def _in_words(who: dict[str, Any]) -> str:
+def _describe(who: dict[str, Any]) -> str:
     run = f" of run {who['run']}" if who.get("run") else ""
     return f" (pid {who['pid']}{run}, since {who['started']})" if "pid" in who else ""
 
@@ -210,7 +213,7 @@ class Work:
     path: Path
     stage: str
     complete: bool
-    """The stage has ended, but DVC may not have its shelf yet."""
+    """The stage has ended, but DVC may not have its files yet."""
     age_s: float
     """Seconds since anything in it changed."""
     num_bytes: int
@@ -265,7 +268,7 @@ def _clear_old(stage: str, mine: Path) -> None:
     for work in works():
         if work.complete and not work.runs and work.age_s > A_WEEK_S and work.path != mine and remove(work.path):
             what = f"stage {work.stage} finished {work.age_s / 86400:.0f} days ago ({work.num_bytes / 1e6:.1f} MB)"
-            say(stage, f"cleared {work.path}: {what}")
+            print_line(stage, f"cleared {work.path}: {what}")
 
 
 def _folders(place: Path | None) -> list[Path]:
@@ -341,17 +344,17 @@ class Reporter:
             self._pace.popleft()
         self._done, self._message = done, message
         if done >= self.total or now - self._last >= 0.25:
-            self._say(now, f"{message}{self._left()}")
+            self._print_line(now, f"{message}{self._left()}")
 
-    def within(self, words: str) -> None:
+    def within(self, message: str) -> None:
         """Tell how far the step is that has begun, beside what was told of the last one."""
         now = time.monotonic()
         if self._done < self.total and now - self._last >= A_STEP_S:
-            self._say(now, "; ".join(part for part in (self._message + self._left(), words) if part))
+            self._print_line(now, "; ".join(part for part in (self._message + self._left(), message) if part))
 
-    def _say(self, now: float, message: str) -> None:
+    def _print_line(self, now: float, message: str) -> None:
         self._last = now
-        say(self.stage, lines.counted(self._done, self.total, message))
+        print_line(self.stage, lines.counted(self._done, self.total, message))
 
     def _left(self) -> str:
         if not self._pace or self._done >= self.total:
@@ -363,10 +366,10 @@ class Reporter:
         return f", about {duration((self.total - last) * (ended - began) / (last - first))} left{slowed}"
 
 
-def within(stage: str, words: str) -> None:
+def within(stage: str, message: str) -> None:
     """Tell how far the stage's present step is, if the stage counts steps."""
     if (reporter := _reporters.get(stage)) is not None:
-        reporter.within(words)
+        reporter.within(message)
 
 
 def duration(seconds: float) -> str:
@@ -376,5 +379,5 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def say(stage: str, message: str) -> None:
+def print_line(stage: str, message: str) -> None:
     print(secrets.redact(f"[{stage}] {message}"), flush=True)

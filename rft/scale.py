@@ -59,7 +59,7 @@ class Scale:
         return self.limit_over([self.high] * num) < self.high
 
     @property
-    def exploit_limit_in_words(self) -> str:
+    def exploit_limit_description(self) -> str:
         """Explain the limit: `5% of the range above the lowest score, 0`."""
         part = f"{MAX_EXPLOITED:.0%} of the range above"
         if not self.has_chance:

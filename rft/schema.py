@@ -27,8 +27,8 @@ def compiled(schema: dict[str, Any]) -> Validator:
     try:
         return validator_for(schema, pattern_options=FancyRegexOptions(MAX_STEPS), retriever=_refuse_to_fetch)
     except ValidationError as error:
-        words = error.message if len(error.message) <= MAX_SHOWN_CHARS else error.message[:MAX_SHOWN_CHARS] + "..."
-        raise ValueError(f"{place(error.instance_path)}{words}") from None
+        message = error.message if len(error.message) <= MAX_SHOWN_CHARS else error.message[:MAX_SHOWN_CHARS] + "..."
+        raise ValueError(f"{place(error.instance_path)}{message}") from None
 
 
 def place(path: Iterable[str | int]) -> str:

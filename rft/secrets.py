@@ -57,7 +57,7 @@ def add(name: str, value: str) -> None:
     if len(value) < MIN_CHARS:
         raise ValueError(f"{name} has fewer than {MIN_CHARS} characters")
     _values[name] = value
-    found = {form: name for name in sorted(_values, reverse=True) for form in _looks(_values[name])}
+    found = {form: name for name in sorted(_values, reverse=True) for form in _forms_of(_values[name])}
     _forms = dict(sorted(found.items(), key=lambda pair: (-len(pair[0]), pair[0])))
 
 
@@ -158,7 +158,7 @@ def is_a_key(value: str) -> bool:
 
 
 # -- the forms of a value --------------------------------------------------------------------------
-def _looks(secret: str) -> set[str]:
+def _forms_of(secret: str) -> set[str]:
     found = {part for part in (secret, *_parts(secret)) if len(part) >= MIN_CHARS}
     for part in list(found):
         raw = part.encode("utf-8", "surrogateescape")
@@ -211,9 +211,9 @@ class _Guarded:
     def __init__(self, stream: TextIO):
         self._stream = stream
 
-    def write(self, words: str) -> int:
-        self._stream.write(redact(words))
-        return len(words)
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:

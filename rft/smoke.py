@@ -26,17 +26,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rft import config, progress, recipe, reports, secrets, shelves
+from rft import config, progress, recipe, reports, secrets, stage_files
 from rft.errors import InfrastructureError, RftError, UserError
+from rft.formatting import counted
 from rft.process import die_with
 from rft.recipe import Recipe
 from rft.reports import Report
 from rft.types import Example, StopReason, Trajectory
-from rft.words import counted
 
 if TYPE_CHECKING:
     from rft.rollouts.policy import Policy
-    from rft.rollouts.runner import Workbench
+    from rft.rollouts.runner import RolloutRunner
 
 FIRST = 4
 """So many validation examples are played if the recipe has no `smoke.jsonl`."""
@@ -60,7 +60,7 @@ class Smoke(Report):
     seconds: float
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         played = f"{counted(self.examples, 'example')} of {self.source}, played and graded"
         return f"{played}: {self.solved} solved, mean reward {self.mean_reward:.3f}, {self.seconds:.1f} s"
 
@@ -76,16 +76,16 @@ def play(start_s: float) -> Smoke:
 
 
 def _play() -> Smoke:
-    from rft.rollouts.runner import workbench
+    from rft.rollouts.runner import rollout_runner
 
     began = time.monotonic()
     params = config.load("params.yaml", recorded=True)
     ours = recipe.load(params.recipe)
     source, examples = chosen(params)
-    progress.say("smoke", f"{counted(len(examples), 'example')} of {source}, one rollout each")
-    with workbench(params, ours) as bench:
-        progress.say("smoke", "its tools are up; loading its policy")
-        played = _played(bench, _policy(bench), ours, examples)
+    progress.print_line("smoke", f"{counted(len(examples), 'example')} of {source}, one rollout each")
+    with rollout_runner(params, ours) as runner:
+        progress.print_line("smoke", "its tools are up; loading its policy")
+        played = _played(runner, _policy(runner), ours, examples)
     rewards = [one.reward for one in played if one.reward is not None]
     return Smoke(
         source=source,
@@ -102,7 +102,7 @@ def chosen(params: config.Params) -> tuple[str, list[Example]]:
     bad row."""
     if (own := of_recipe(params)) is not None:
         return str(Path(params.recipe.path) / OWN), own
-    return str(shelves.examples_file("validation")), shelves.load_examples("validation")[:FIRST]
+    return str(stage_files.examples_file("validation")), stage_files.load_examples("validation")[:FIRST]
 
 
 def of_recipe(params: config.Params) -> list[Example] | None:
@@ -111,22 +111,22 @@ def of_recipe(params: config.Params) -> list[Example] | None:
     if not path.exists():
         return None
     remedy = f"A row of {OWN} is written like one of data/examples. Fix it; what is promoted has it from its run."
-    return shelves.load_examples("validation", path, params.examples.keys, remedy)
+    return stage_files.load_examples("validation", path, params.examples.keys, remedy)
 
 
-def _policy(bench: Workbench) -> Policy:
+def _policy(runner: RolloutRunner) -> Policy:
     """Load the policy. It comes after the tool server, which is quicker to say what is wrong."""
     from rft.models import weights
     from rft.sampling import policies
 
     try:
-        device = weights.prepare_process(bench.params.policy)
+        device = weights.prepare_process(runner.params.policy)
     except UserError as error:  # the settings are those of the run: only the place can change
         raise InfrastructureError(f"{error} Or promote from a clone on a machine like that of the run.") from None
     try:
-        return policies.of(bench, "champion", device, name=ADAPTER).policy
+        return policies.load_policy(runner, "champion", device, name=ADAPTER).policy
     except InfrastructureError as error:
-        raise InfrastructureError(f"{error}{_reach(bench)}") from None
+        raise InfrastructureError(f"{error}{_reach(runner)}") from None
     except RftError:
         raise
     except Exception as error:  # whatever torch, peft or safetensors make of a damaged file
@@ -134,51 +134,51 @@ def _policy(bench: Workbench) -> Policy:
         raise InfrastructureError(f"its weights cannot be loaded ({why}). {_DAMAGED}") from error
 
 
-def _reach(bench: Workbench) -> str:
+def _reach(runner: RolloutRunner) -> str:
     """End a message about a policy on a server, which this clone need not reach."""
-    server = bench.params.policy.server
+    server = runner.params.policy.server
     if server is None:
         return ""
     url = f"policy.server.url = {server.url!r}"
     return f" This agent is sampled at {url}: start that server, or promote from a clone that reaches it."
 
 
-def _played(bench: Workbench, policy: Policy, ours: Recipe, examples: list[Example]) -> list[Trajectory]:
+def _played(runner: RolloutRunner, policy: Policy, ours: Recipe, examples: list[Example]) -> list[Trajectory]:
     from rft.rollouts.loop import Conditions, Request
     from rft.rollouts.prompting import champion_prompt
 
-    section, limits, prompt = bench.params.challenger, bench.params.rollout, champion_prompt(ours)
-    bench.check_rows(examples)
-    bench.check_openings(policy, examples, prompt)
+    section, limits, prompt = runner.params.challenger, runner.params.rollout, champion_prompt(ours)
+    runner.check_rows(examples)
+    runner.check_openings(policy, examples, prompt)
     _alarm(len(examples) * (limits.deadline_s + limits.turn_deadline_s + limits.grader_deadline_s) + _STOP_S)
     conditions = Conditions(
-        prompt, section.temperature, (section.seed,), limits, "smoke", "validation", traces=bench.traces
+        prompt, section.temperature, (section.seed,), limits, "smoke", "validation", traces=runner.traces
     )
     told, played = progress.Reporter("smoke", len(examples)), []
     for example in examples:
         try:
-            trajectory = bench.converse(policy, Request(example, 0), conditions, graded=True)
+            trajectory = runner.converse(policy, Request(example, 0), conditions, graded=True)
         except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # torch's, over weights of NaN
             why = f"{type(error).__name__}: {error}"
             raise InfrastructureError(f"example {example.id} could not be played ({why}). {_DAMAGED}") from error
         if trajectory.grade.score is None:
-            raise InfrastructureError(_ungraded(trajectory, bench))
+            raise InfrastructureError(_ungraded(trajectory, runner))
         played.append(trajectory)
         told(len(played), f"examples, {example.id}: {trajectory.stop_reason}, reward {trajectory.reward:.3f}")
     if all(one.stop_reason == StopReason.parse_error for one in played):
         asked, first = counted(len(played), "example"), played[0]
-        said = f"Example {first.example_id} ended with {first.stop_reason} on {first.turns[-1].text[:80]!r}."
+        end = f"Example {first.example_id} ended with {first.stop_reason} on {first.turns[-1].text[:80]!r}."
         raise UserError(
-            f"none of its turns on {asked} could be read. {said} Set policy.tool_format to how this model writes its "
+            f"none of its turns on {asked} could be read. {end} Set policy.tool_format to how this model writes its "
             "calls, see that its training did not diverge, and start a new run."
         )
     return played
 
 
-def _ungraded(trajectory: Trajectory, bench: Workbench) -> str:
+def _ungraded(trajectory: Trajectory, runner: RolloutRunner) -> str:
     remedies = {
         StopReason.tool_error: "Fix the tool server and try again.",
-        StopReason.policy_error: f"Try again once the policy answers.{_reach(bench)}",
+        StopReason.sampler_error: f"Try again once the policy answers.{_reach(runner)}",
         StopReason.cancelled: "Try again, or with a longer rollout.group_deadline_s in a new run.",
     }
     remedy = remedies.get(trajectory.stop_reason, "Fix the grader and try again.")

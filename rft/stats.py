@@ -265,7 +265,7 @@ class _Padded:
     noise: Floats  # variance that redrawing a row's rollouts adds to its mean
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[float]]) -> _Padded:
+    def from_rows(cls, rows: Sequence[Sequence[float]]) -> _Padded:
         counts = np.array([len(row) for row in rows], dtype=np.int64)
         values = np.zeros((len(rows), max(1, int(counts.max()))))
         for i, row in enumerate(rows):
@@ -294,7 +294,7 @@ def _gain(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], num: int, se
     _need(pairs)
     pairs = sorted(pairs)
     n = len(pairs)
-    a, b = _Padded.of([row for row, _ in pairs]), _Padded.of([row for _, row in pairs])
+    a, b = _Padded.from_rows([row for row, _ in pairs]), _Padded.from_rows([row for _, row in pairs])
     gains = a.means - b.means
     value = math.fsum(gains) / n
     noise, between = float((a.noise + b.noise).mean()), float(gains.var())

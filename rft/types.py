@@ -32,37 +32,39 @@ class StopReason(StrEnum):
     parse_error = "parse_error"  # a malformed tool call
     timeout = "timeout"  # a turn's or the rollout's deadline, spent by the policy itself
     tool_error = "tool_error"  # infrastructure: retries spent, or the rollout's deadline spent waiting. Never scored
-    policy_error = "policy_error"  # infrastructure: the sampler failed. Never scored
+    sampler_error = "sampler_error"  # infrastructure: the sampler failed. Never scored
     cancelled = "cancelled"  # infrastructure: a straggler, cut by its group's deadline. Never scored
 
 
-INFRASTRUCTURE = frozenset({StopReason.tool_error, StopReason.policy_error, StopReason.cancelled})
+INFRASTRUCTURE = frozenset({StopReason.tool_error, StopReason.sampler_error, StopReason.cancelled})
 
 
 class GradeStatus(StrEnum):
     """Whether there is a score, and why or why not. The first three have one."""
 
     ok = "ok"
-    policy_error = "policy_error"  # what the policy made could not be judged: not to be read, or beyond a limit
+    unjudgeable_answer = "unjudgeable_answer"  # what the policy made cannot be judged: unreadable, or beyond a limit
     hack = "hack"  # the low end of the range, on action evidence
     infra_error = "infra_error"  # the grader, or what it needs, is out of order
     judge_error = "judge_error"  # a judge refused, or its server did
-    parse_error = "parse_error"  # the grader's or judge's reply is no verdict
-    timeout = "timeout"  # the grader or judge took too long
+    grader_bad_reply = "grader_bad_reply"  # the grader's or judge's reply is no verdict
+    grader_timeout = "grader_timeout"  # the grader or judge took too long
 
     @classmethod
     def _missing_(cls, value: object) -> GradeStatus | None:
         """Read what logs before 0.2 call a reply that is no verdict."""
-        return cls.parse_error if value == "grader_error" else None
+        return cls.grader_bad_reply if value == "grader_error" else None
 
 
-ScoredStatus = Literal[GradeStatus.ok, GradeStatus.policy_error, GradeStatus.hack]
-UnscoredStatus = Literal[GradeStatus.infra_error, GradeStatus.judge_error, GradeStatus.parse_error, GradeStatus.timeout]
+ScoredStatus = Literal[GradeStatus.ok, GradeStatus.unjudgeable_answer, GradeStatus.hack]
+UnscoredStatus = Literal[
+    GradeStatus.infra_error, GradeStatus.judge_error, GradeStatus.grader_bad_reply, GradeStatus.grader_timeout
+]
 OUTCOME = "outcome"
 """The component in which a grader says what the task itself earned, before its own shaping."""
 ABSTAINED = "abstained"
 """The component that says whether a rollout abstained where there is an answer: 1 or 0."""
-SCORED: frozenset[GradeStatus] = frozenset({GradeStatus.ok, GradeStatus.policy_error, GradeStatus.hack})
+SCORED: frozenset[GradeStatus] = frozenset({GradeStatus.ok, GradeStatus.unjudgeable_answer, GradeStatus.hack})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ notify         tells that a request waits for approval, and that a scheduled run
 promotion      who is champion, and who said so
 provenance     what a version says of itself in the formats of others
 stages         one Prefect task per stage, a few lines each
-ladder         what the tasks of all stages have in common
+stage_runner   what the tasks of all stages have in common
 cancel         the end of a run before its end
 retention      what may be removed, and what never
 export         an agent in a folder of its own

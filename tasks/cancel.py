@@ -2,7 +2,7 @@
 
 A running run is asked by a file, which its driver reads before each stage and its stage at each
 checkpoint (rft/stopping.py). So it ends itself, in whatever process it is, and is recorded with all
-that it did. `now` does not wait for that: the stage's processes are killed, and the driver, which
+that it did. `force` does not wait for that: the stage's processes are killed, and the driver, which
 knows why, ends in the same way. A run whose driver is dead, or that stopped at run.max_hours, is
 recorded here.
 
@@ -24,46 +24,46 @@ from tasks.runs import run as runs
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
-EVERY_S = 0.25
+POLL_INTERVAL_S = 0.25
 
 
 def cancel(
-    clone: Clone, record: RunRecord, now: bool, patience_s: float, tell: Callable[[str], None]
+    clone: Clone, record: RunRecord, force: bool, timeout_s: float, tell: Callable[[str], None]
 ) -> RunRecord | None:
     """Return the run as it is recorded; None when there was nothing to record.
 
     Raises UserError for a run that is over, InfrastructureError when it still goes on after
-    `patience_s` seconds. `tell` hears what the run does, four times per second.
+    `timeout_s` seconds. `tell` hears what the run does, four times per second.
     """
-    _refuse(record)
-    file, deadline = stopping.request(clone.state, record.name), time.monotonic() + patience_s
+    _raise_if_over(record)
+    file, deadline = stopping.request(clone.state, record.name), time.monotonic() + timeout_s
     while True:
         while records.alive(clone, record.name):
             if not file.exists():
                 file.touch()
-            if now:
+            if force:
                 runs.kill_stage(clone, record.name)
             if time.monotonic() > deadline:
-                raise InfrastructureError(_still(record.name, now, patience_s))
-            tell(_doing(clone, record.name))
-            time.sleep(EVERY_S)
+                raise InfrastructureError(_timeout_message(record.name, force, timeout_s))
+            tell(_last_log_line(clone, record.name))
+            time.sleep(POLL_INTERVAL_S)
         with records.held(runs.start_lock(clone), wait=True):  # from here on nobody adopts it
             if records.alive(clone, record.name):
                 continue  # it was about to begin
-            found = _known(clone, record.name)
+            found = _find_record(clone, record.name)
             if found is None or not found.over:
                 ended = found and runs.end(clone, found, "cancelled", runs.CANCELLED)
                 if ended is not None and ended.state != "cancelled":
-                    raise UserError(_was_at_its_end(ended))
+                    raise UserError(_ended_before_message(ended))
                 _tell_mlflow(clone, ended)
                 return ended
             file.unlink(missing_ok=True)
         if found.state != "cancelled":
-            _refuse(found, "before it came to a checkpoint ")
+            _raise_if_over(found, "before it came to a checkpoint ")
         return found
 
 
-def _refuse(record: RunRecord, when: str = "") -> None:
+def _raise_if_over(record: RunRecord, when: str = "") -> None:
     if not record.over:
         return
     if record.state == "cancelled":
@@ -72,27 +72,27 @@ def _refuse(record: RunRecord, when: str = "") -> None:
     raise UserError(f"{ended}. There is nothing to cancel, and nothing was changed.")
 
 
-def _was_at_its_end(ended: RunRecord) -> str:
+def _ended_before_message(ended: RunRecord) -> str:
     what = f"run {ended.name} was {ended.state} when its process was killed, before that was recorded"
     return f"{what}. It is recorded now, as revision {(ended.revision or '')[:10]}, and there is nothing to cancel."
 
 
-def _known(clone: Clone, name: str) -> RunRecord | None:
+def _find_record(clone: Clone, name: str) -> RunRecord | None:
     return next((record for record in records.load_all(clone) if record.name == name), None)
 
 
-def _doing(clone: Clone, name: str) -> str:
+def _last_log_line(clone: Clone, name: str) -> str:
     """The last line for people in the run's newest log."""
     logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
     told = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
     return next((line for line in reversed(told) if not (repro.DVC_SAYS.match(line) or lines.METRICS.match(line))), "")
 
 
-def _still(name: str, now: bool, patience_s: float) -> str:
+def _timeout_message(name: str, force: bool, timeout_s: float) -> str:
     remedy = "`--now` ends its stage at once."
-    if now:
+    if force:
         remedy = "Its driver does not answer: end that process (`rft run` or `rft up`), then cancel again."
-    waited = f"run {name} was asked to end, and is still going on after {patience_s:g} s"
+    waited = f"run {name} was asked to end, and is still going on after {timeout_s:g} s"
     return f"{waited}. The request stands: it ends at its next checkpoint. {remedy}"
 
 

@@ -3,7 +3,7 @@ changed. A test compares.
 
 A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a
 file or inside a function, or by name as a process of its own ("rft.tools.server"); on the modules
-that a recipe imports; on its recipe's folder; on the pinned packages; and on the shelves that it
+that a recipe imports; on its recipe's folder; on the pinned packages; and on the files that it
 reads. So a comment in the trainer does not repeat the warm start, and no change of code is missed,
 as it is with lists written by hand. The sections of params.yaml are found in the same way: every
 `params.<section>` in what `run` can reach by name. Section `examples` is about several stages: of
@@ -34,40 +34,40 @@ _ALSO_BY_KEY = {"examples": ("train", "policy")}
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Outputs:
     """One stage: a description, and the files it leaves in data/<stage>."""
 
-    words: str
+    description: str
     leaves: tuple[str, ...]
 
 
 STAGES = {
-    "traffic": Shelf(
+    "traffic": Outputs(
         "pin a window of production conversations and normalize it",
         ("conversations", "current_profile.json", "reference_profile.json", "references", "report.json"),
     ),
-    "drift": Shelf("is the data still like production? continue, refresh or stop", ("report.json",)),
-    "examples": Shelf(
+    "drift": Outputs("is the data still like production? continue, refresh or stop", ("report.json",)),
+    "examples": Outputs(
         "train, validation and test, from the recipe or from graded traffic",
         ("train.jsonl", "validation.jsonl", "test.jsonl", "imitated.json", "keys.json", "profile.json", "report.json"),
     ),
-    "policy": Shelf("the base model: built or warm-started here, or a pointer to the given one", ("",)),
-    "baseline": Shelf(
+    "policy": Outputs("the base model: built or warm-started here, or a pointer to the given one", ("",)),
+    "baseline": Outputs(
         "how good is the agent today, and would RFT help at all?", ("report.json", "rollouts.parquet", "timing.json")
     ),
-    "prompt": Shelf(
+    "prompt": Outputs(
         "does a better prompt or setting do? Cheaper than weights, so it goes first",
         ("report.json", "prompt.json", "rollouts.parquet", "timing.json"),
     ),
-    "train": Shelf(
+    "train": Outputs(
         "RFT with the real tools and the real grader",
         ("report.json", "weights", "metrics.jsonl", "rollouts.parquet", "timing.json"),
     ),
-    "challenger": Shelf(
+    "challenger": Outputs(
         "champion, champion with the new prompt, challenger: on the same frozen test examples",
         ("report.json", "rollouts.parquet", "shown.json", "shown.parquet", "timing.json"),
     ),
-    "gate": Shelf(
+    "gate": Outputs(
         "is the challenger better, and nothing else worse? promote, reject or inconclusive",
         ("decision.json", "request.json", "timing.json"),
     ),
@@ -91,7 +91,7 @@ def modules(root: Path, stage: str) -> list[str]:
         waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
     while waiting:
         path = waiting.pop()
-        if path is None or path in found or not path.exists() or _is_only_words(path):
+        if path is None or path in found or not path.exists() or _is_only_docstring(path):
             continue
         found.add(path)
         if path.name != "__main__.py":  # it names every stage, and loads one
@@ -99,7 +99,7 @@ def modules(root: Path, stage: str) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in found)
 
 
-def _is_only_words(path: Path) -> bool:
+def _is_only_docstring(path: Path) -> bool:
     """Whether a package holds a docstring alone: a change of it must not repeat a warm start."""
     return path.name == "__init__.py" and all(
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in _tree(path).body
@@ -198,13 +198,13 @@ def render(root: Path) -> str:
     """The text of dvc.yaml."""
     _names.cache_clear()  # the files may have changed since the last time
     lines = [_HEADER]
-    for stage, shelf in STAGES.items():
-        lines.append(f"  {stage}:\n    desc: {shelf.words!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
+    for stage, outputs in STAGES.items():
+        lines.append(f"  {stage}:\n    desc: {outputs.description!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
         lines += [f"      - {path}\n" for path in (*needs.NEEDS[stage].files, needs.PACKAGES, *modules(root, stage))]
         lines.append("    params:\n")
         lines += [f"      - {section}\n" for section in sections(root, stage)]
         lines.append("    outs:\n")
-        lines += [f"      - {path.removesuffix('/')}\n" for path in needs.leaves(stage, *shelf.leaves)]
+        lines += [f"      - {path.removesuffix('/')}\n" for path in needs.leaves(stage, *outputs.leaves)]
     return "".join(lines)
 
 
@@ -268,8 +268,8 @@ def _is_params(node: ast.expr) -> bool:
 def main(arguments: Iterable[str] | None = None) -> int:
     description = "Compute dvc.yaml from the imports of the stages."
     parser = argparse.ArgumentParser(prog="python -m tasks.dependencies", description=description)
-    words = "write dvc.yaml (without it: compare, exit code 1 when it differs)"
-    parser.add_argument("--write", action="store_true", help=words)
+    help_text = "write dvc.yaml (without it: compare, exit code 1 when it differs)"
+    parser.add_argument("--write", action="store_true", help=help_text)
     options = parser.parse_args(None if arguments is None else list(arguments))
     root = Path.cwd()
     text, path = render(root), root / "dvc.yaml"

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rft import config, export, shelves
+from rft import config, export, stage_files
 from rft.errors import UserError
 from rft.export import Dtype, Manifest, Origin
 from rft.rollouts import log as rollout_log
@@ -23,7 +23,9 @@ from tasks.runs.clone import Clone
 
 MARK = ".rft-export"
 """Marks a `.part` folder that an export made."""
-_LOGS = tuple(map(str, (shelves.SHOWN, shelves.rollouts("challenger"), shelves.rollouts("baseline"))))
+_LOGS = tuple(
+    map(str, (stage_files.SHOWN_ROLLOUTS, stage_files.rollouts("challenger"), stage_files.rollouts("baseline")))
+)
 """Those that people may read come first: what differs is quoted in an error."""
 
 

@@ -121,10 +121,10 @@ def tell(settings: config.Notify, event: Event, log: Path) -> None:
     became of it."""
     try:
         for outcome in notices.deliver(settings, _notice(event)):
-            _say(log, f"told that {event.subject}: {outcome}", failed=outcome.problem is not None)
+            _print_line(log, f"told that {event.subject}: {outcome}", failed=outcome.problem is not None)
     except Exception as error:  # no thread left, a bug: whatever it is, the run is over and well
         with suppress(Exception):
-            _say(log, f"told that {event.subject}: {type(error).__name__}: {error}", failed=True)
+            _print_line(log, f"told that {event.subject}: {type(error).__name__}: {error}", failed=True)
 
 
 def place(clone: Clone) -> str:
@@ -149,18 +149,18 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _say(log: Path, words: str, failed: bool) -> None:
+def _print_line(log: Path, message: str, failed: bool) -> None:
     """Say it on the console and in the log. A terminal cuts off long lines of progress, so a
     warning goes to stderr, whole."""
-    words = secrets.redact(f"warning: not {words}" if failed else f"[notify] {words}")
+    message = secrets.redact(f"warning: not {message}" if failed else f"[notify] {message}")
     if failed:
-        print(words, file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)
     else:
-        repro.listener.get().say(words)
+        repro.listener.get().print_line(message)
     with suppress(OSError):  # a full disk
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
-            print(records.now(), words, file=file)
+            print(records.now(), message, file=file)
 
 
 def _interval(gain: dict[str, float | None] | None) -> str:

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rft import commands, progress, reports, shelves
+from rft import commands, progress, reports, stage_files
 from rft.config import Retention
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book
@@ -240,8 +240,8 @@ def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     }
     if (latest := _latest_traffic(clone, every)) is not None:
         needed[latest] = "new windows are compared with it"
-    decided = {waiting.act.run for waiting in state.requests.values() if waiting.promoted}
-    decided |= {waiting.act.run for waiting in state.requests.values() if state.rejection_of(waiting.act)}
+    decided = {request.act.run for request in state.requests.values() if request.promoted}
+    decided |= {request.act.run for request in state.requests.values() if state.rejection_of(request.act)}
     for line in _refs(clone, "%(objectname) %(refname:lstrip=-1) %(subject)"):
         revision, name, subject = line.split(" ", 2)
         if subject == f"run {name}: promote" and name not in decided:  # the run's record may be lost
@@ -256,7 +256,7 @@ def _refs(clone: Clone, form: str) -> list[str]:
 
 
 def _latest_traffic(clone: Clone, every: list[RunRecord]) -> str | None:
-    report = str(shelves.path(reports.TrafficReport))
+    report = str(stage_files.path(reports.TrafficReport))
     for record in sorted(every, key=lambda record: record.started, reverse=True):
         if record.revision is None or record.bytes_removed:
             continue

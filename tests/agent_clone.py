@@ -41,11 +41,11 @@ EASY = {
 
 
 def make(folder: Path, ladder: Path, full: bool = False) -> ladder_clone.Scripted:
-    """The ladder's shelves up to the baseline are taken as they are; `full`: all of them, with the
+    """The ladder's files up to the baseline are taken as they are; `full`: all of them, with the
     full weights that it trained."""
     scripted = ladder_clone.make(folder)
     tiny_recipe.teachable(scripted.root / "recipes/tiny")
-    recipe, shelves = scripted.root / "recipes/tiny", folder / "shelves"
+    recipe, place = scripted.root / "recipes/tiny", folder / "stages"
     if not full:
         (recipe / "prompts.json").write_text(json.dumps({"seed": {"name": "seed", "system": SYSTEM}}))
     gated = sample_reports.GATE.model_copy(update=EASY)
@@ -57,13 +57,13 @@ def make(folder: Path, ladder: Path, full: bool = False) -> ladder_clone.Scripte
     scripted.set_params(**sections)
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "tiny")
-    shutil.copytree(ladder / "data", shelves / "data")
+    shutil.copytree(ladder / "data", place / "data")
     settings = params(recipe, **sections)
-    with inside(shelves):
+    with inside(place):
         for stage in () if full else ("prompt", "train", "challenger"):
-            shutil.rmtree(shelves / "data" / stage)
+            shutil.rmtree(place / "data" / stage)
             run(stage, settings)
-    shutil.copytree(shelves / "data", scripted.script / "data", dirs_exist_ok=True)
+    shutil.copytree(place / "data", scripted.script / "data", dirs_exist_ok=True)
     for name in ("model.bin", "model/base.bin"):
         (scripted.script / "data/policy" / name).unlink(missing_ok=True)
     (scripted.script / "data/train/weights/model.bin").unlink(missing_ok=True)
@@ -71,8 +71,8 @@ def make(folder: Path, ladder: Path, full: bool = False) -> ladder_clone.Scripte
     return scripted
 
 
-def shelves(clone: Clone, folder: Path) -> ladder_clone.Scripted:
-    """The newest run's shelves once more, to be changed, and climbed with again."""
+def run_again(clone: Clone, folder: Path) -> ladder_clone.Scripted:
+    """The newest run's files once more, to be changed, and to make another run of."""
     at = Revision(clone, records.load_all(clone)[-1].revision or "")
     for out in at.outs:
         if not out.startswith("data/champion"):
@@ -81,7 +81,7 @@ def shelves(clone: Clone, folder: Path) -> ladder_clone.Scripted:
 
 
 def decide(data: Path, settings: config.Params) -> reports.Decision:
-    """The gate's own decision on these shelves."""
+    """The gate's own decision on these files."""
     drift = reports.read(reports.DriftReport, data / "drift/report.json")
     baseline = reports.read(reports.BaselineReport, data / "baseline/report.json")
     prompt = reports.read(reports.PromptReport, data / "prompt/report.json")

@@ -102,30 +102,30 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def _climbed() -> Path:
+def _ladder_run() -> Path:
     from tests import kept
-    from tests.ladder import climb
+    from tests.ladder import run_ladder
     from tests.tiny_recipe import make, teachable
 
     def both(folder: Path) -> None:
-        (folder / "shelves").mkdir()
-        climb(folder / "shelves", teachable(make(folder / "recipe")))
+        (folder / "stages").mkdir()
+        run_ladder(folder / "stages", teachable(make(folder / "recipe")))
 
     code = [*(ROOT / "rft").rglob("*.py"), *(ROOT / "tests").glob("*.py"), ROOT / "constraints.txt"]
     return kept.folder("ladder", both, code)
 
 
 @pytest.fixture(scope="session")
-def ladder_recipe(_climbed: Path) -> Path:
-    """The tiny recipe that `ladder` climbs with: its policy surely learns it."""
-    return next((_climbed / "recipe").iterdir())
+def ladder_recipe(_ladder_run: Path) -> Path:
+    """The tiny recipe that `ladder` was run with: its policy surely learns it."""
+    return next((_ladder_run / "recipe").iterdir())
 
 
 @pytest.fixture(scope="session")
-def ladder(_climbed: Path) -> Path:
-    """The shelves after every stage with a policy, run for real once. Copy them before changing
-    one."""
-    return _climbed / "shelves"
+def ladder(_ladder_run: Path) -> Path:
+    """A folder after every stage with a policy, run for real once. Copy it before changing
+    it."""
+    return _ladder_run / "stages"
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +141,7 @@ def agent_clone(ladder: Path) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("MLFLOW_TRACKING_URI")
             scripted = agent_clone.make(folder, ladder)
-            assert ladder_clone.climb(scripted).decision == "promote"
+            assert ladder_clone.run_ladder(scripted).decision == "promote"
 
     return kept.folder("agent", make, ladder_clone.CODE, date.today()) / "clone"
 

@@ -22,7 +22,7 @@ class Case:
         self.hidden_ND = torch.randn(N, D).to(dtype)
         self.weight_VD = (2 * torch.randn(V, D) / D**0.5).to(dtype)
         self.ids_N = torch.randint(V, (N,))
-        self.slope_N = torch.randn(N)
+        self.grad_logprob_N = torch.randn(N)
 
     def leaves(self, path: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = torch.float32 if path is reference else self.hidden_ND.dtype
@@ -33,7 +33,7 @@ class Case:
         """Log-probabilities, entropy, gradient of the hidden states, gradient of the weight."""
         hidden_ND, weight_VD = self.leaves(path)
         logprobs_N, entropy_N = path.linear_logprobs(hidden_ND, weight_VD, self.ids_N, 0.7)
-        (logprobs_N * self.slope_N).sum().backward()
+        (logprobs_N * self.grad_logprob_N).sum().backward()
         return [logprobs_N, entropy_N, hidden_ND.grad, weight_VD.grad]
 
 

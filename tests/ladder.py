@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rft import config, files, reports, shelves
+from rft import config, files, reports, stage_files
 from rft.models import source
 from tests import small_policy, tiny_recipe
 
@@ -62,20 +62,20 @@ def params(recipe: Path, **changes: dict[str, Any]) -> config.Params:
 def run(stage: str, settings: config.Params) -> None:
     """Run a stage, with data/model as the flow writes it."""
     found = source.resolve(settings.policy, Path(), Path(".rft"))
-    if not shelves.path(reports.Model).exists() or shelves.model() != found.model:
+    if not stage_files.path(reports.Model).exists() or stage_files.model() != found.model:
         source.write(found, Path())
     importlib.import_module(f"rft.stages.{stage}").run(settings)
 
 
-def climb(folder: Path, recipe: Path) -> Path:
-    """All stages in a folder; its shelves."""
+def run_ladder(folder: Path, recipe: Path) -> Path:
+    """Run all stages in a folder, and return it."""
     with inside(folder):
         for stage in STAGES:
             run(stage, params(recipe))
     return folder
 
 
-def shelf(folder: Path, name: str) -> dict[str, str]:
+def stage_hashes(folder: Path, name: str) -> dict[str, str]:
     """Hashes of what a stage wrote, without wall times."""
     return {
         path.name: files.tree_sha256(path)
@@ -85,7 +85,7 @@ def shelf(folder: Path, name: str) -> dict[str, str]:
 
 
 def again(ladder: Path, folder: Path, recipe: Path, stage: str, **changes: dict[str, Any]) -> Path:
-    """A copy of the shelves in which the stage is run once more."""
+    """A copy of the folder in which the stage is run once more."""
     shutil.copytree(ladder / "data", folder / "data")
     shutil.rmtree(folder / "data" / stage)
     with inside(folder):

@@ -1,8 +1,8 @@
 """A small clone of this repository whose stages are scripted: real Git, DVC, Prefect and MLflow,
-and shelves that were made beforehand.
+and stages' files that were made beforehand.
 
 `make(folder)` lays it out and commits it. Its `rft` holds the real config, reports and `python -m
-rft`; each stage copies its shelf from a script folder, where a test can also make it fail, pause or
+rft`; each stage copies its files from a script folder, where a test can also make it fail, pause or
 count: `script/fail-baseline` (a message), `script/pause-train` (seconds a step),
 `script/pause-policy` (seconds), `script/ran` (a line each time a stage really runs). The train
 stage takes twenty steps, writes metrics.jsonl in `.rft/progress` and goes on where it was killed,
@@ -31,7 +31,7 @@ import tiny_recipe
 import yaml
 from scripted_smoke import sitecustomize as _  # noqa: F401 - in this process, too
 
-from rft import config, files, reports, shelves
+from rft import config, files, reports, stage_files
 from rft.gate import decide
 from rft.rollouts import log as rollout_log
 from tasks import dependencies
@@ -67,7 +67,7 @@ REAL = (
     "rows.py",
     "scale.py",
     "secrets.py",
-    "shelves.py",
+    "stage_files.py",
     "stages/__init__.py",
     "stats.py",
     "stopping.py",
@@ -77,7 +77,7 @@ REAL = (
     "tools/states.py",
     "tools/unlearned.py",
     "types.py",
-    "words.py",
+    "formatting.py",
 )
 COPIED = (
     ".gitignore",
@@ -167,7 +167,7 @@ def small(number: int) -> dict[str, Any]:
 CODE = [*(path for room in ("rft", "tasks") for path in (ROOT / room).rglob("*.py")), *(ROOT / "tests").glob("*.py")]
 CODE += [ROOT / "constraints.txt"]
 """What decides on what is kept."""
-_PREPARED = tempfile.TemporaryDirectory(prefix="rft-shelves-")
+_PREPARED = tempfile.TemporaryDirectory(prefix="rft-stage-files-")
 
 
 @dataclass(frozen=True)
@@ -216,24 +216,24 @@ class Scripted:
         }
 
 
-def climb(
+def run_ladder(
     scripted: Scripted,
     served: Served | None = None,
     begun: Callable[[runs.Run], None] = lambda run: None,
     **changes: Any,
 ) -> RunRecord:
-    """A whole recorded run, its shelves put there and committed to DVC at once: for tests of what
-    comes after a run. `begun` is called with it once it goes on."""
+    """A whole recorded run, its stages' files put there and committed to DVC at once: for tests of
+    what comes after a run. `begun` is called with it once it goes on."""
     params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
     served = served or champions.of_params(scripted.clone, params)
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, served)) as run:
         begun(run)
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
-        shutil.copytree(run.tree / shelves.SNAPSHOT, run.tree / shelves.CONVERSATIONS, dirs_exist_ok=True)
+        shutil.copytree(run.tree / stage_files.SNAPSHOT, run.tree / stage_files.CONVERSATIONS, dirs_exist_ok=True)
         _name_window(run)
         registration.register(run, lambda _: None)
         _commit(run.tree, scripted.clone.dvc_cache)
-        decision = reports.read(reports.Decision, run.shelf("gate") / "decision.json")
+        decision = reports.read(reports.Decision, run.stage_folder("gate") / "decision.json")
         run.update(decision=decision.decision, message=decision.reason)
     return run.record
 
@@ -243,7 +243,7 @@ def _commit(tree: Path, cache: Path) -> None:
     digest = hashlib.sha256()
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         name = path.relative_to(tree)
-        if name.parts[0] not in (".git", ".dvc") and name != shelves.ENVIRONMENT:
+        if name.parts[0] not in (".git", ".dvc") and name != stage_files.ENVIRONMENT:
             digest.update(f"{name} {files.sha256(path)}\n".encode())
     made = Path(_PREPARED.name) / "commits" / digest.hexdigest()
     if not (made / "dvc.lock").exists():
@@ -259,14 +259,14 @@ def _commit(tree: Path, cache: Path) -> None:
 
 
 def _name_window(run: runs.Run) -> None:
-    path = run.shelf("traffic") / "report.json"
+    path = run.stage_folder("traffic") / "report.json"
     sha256 = config.load(run.tree / "params.yaml").traffic.sha256
     reports.write(reports.read(reports.TrafficReport, path).model_copy(update={"sha256": sha256}), path)
 
 
 def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripted:
     root, script = folder / "clone", folder / "script"
-    shutil.copytree(_shelves(scenario), script)
+    shutil.copytree(_stage_files(scenario), script)
     for name in (*COPIED, *(f"rft/{name}" for name in REAL)):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
@@ -318,17 +318,17 @@ def _lay_out_store(place: Path) -> None:
 
 
 @cache
-def _shelves(scenario: sample_reports.Scenario) -> Path:
+def _stage_files(scenario: sample_reports.Scenario) -> Path:
     """Every file that dvc.yaml names, consistent by hash, so that a promotion can verify them."""
-    return kept.folder(f"shelves-{scenario}", lambda place: _make_shelves(place, scenario), CODE) / "script"
+    return kept.folder(f"stage-files-{scenario}", lambda place: _make_stage_files(place, scenario), CODE) / "script"
 
 
-def _make_shelves(folder: Path, scenario: sample_reports.Scenario) -> Path:
+def _make_stage_files(folder: Path, scenario: sample_reports.Scenario) -> Path:
     place = folder / "script"
-    sample_reports.write_shelves(place, scenario)
+    sample_reports.write_stage_files(place, scenario)
     data = place / "data"
-    for stage, shelf in STAGES.items():
-        for name in shelf.leaves:
+    for stage, outputs in STAGES.items():
+        for name in outputs.leaves:
             path = data / stage / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if name == "conversations":  # the scripted stage keeps what the flow ingested

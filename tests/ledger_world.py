@@ -21,14 +21,14 @@ from typing import Any
 from rft import files
 from rft.errors import UserError
 from tasks.ledger import book, chain, keys, objects, remote, spending, statement, verify
-from tasks.ledger.authorise import Proposal, Refused, authorise, standing
+from tasks.ledger.authorise import Proposal, Refused, approval_status, authorise
 from tasks.ledger.entry import (
     Act,
     Approval,
+    DvcFile,
     Entry,
     Erasure,
     Genesis,
-    Kept,
     Lift,
     Opened,
     Override,
@@ -40,7 +40,7 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.facts import Look, Voice
+from tasks.ledger.facts import Look, VerifiedStatement
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import (
     ROLES,
@@ -122,7 +122,7 @@ def look_at(state: State, model: str, *contents: Content, **other: Any) -> Regis
     made |= {"candidates": [content.pair for content in contents], "test_sha256": contents[0].test_sha256}
     listed = hashlib.sha256(contents[0].test_sha256.encode()).hexdigest()  # a list for each test set
     made |= {"grader_sha256": HASHES[3], "measured_sha256": HASHES[3]}
-    made |= {"examples": Kept(sha256=listed, md5="0" * 32, size=65), "look": 1}
+    made |= {"examples": DvcFile(sha256=listed, md5="0" * 32, size=65), "look": 1}
     act = Registration.model_validate(made | other)
     past = spending.past(act, [look for look in state.looks.values() if look.act.test_sha256 == act.test_sha256])
     with contextlib.suppress(UserError):  # nothing is left of alpha
@@ -188,11 +188,11 @@ class Story:
     def propose(self, made: Act, machine: str = "laptop", signer: str | None = None, **about: Any) -> bool:
         """Propose an act, with a statement of `signer` about `about`. Returns whether it stands."""
         key = self.keys[machine]
-        said, voice = None, None
+        to_sign, verified_statement = None, None
         if signer is not None:
-            said = self.statement(**about)
-            voice = self._voice(signer, said)
-        return self._judged(made, machine, key, said, signer, voice)
+            to_sign = self.statement(**about)
+            verified_statement = self._verified_statement(signer, to_sign)
+        return self._judged(made, machine, key, to_sign, signer, verified_statement)
 
     def statement(self, **about: Any) -> Statement:
         made = {"ledger": self.state.genesis, "reason": "because", "time": self.time, "nonce": self._nonce()}
@@ -200,9 +200,15 @@ class Story:
         return Statement.model_validate(made | about)
 
     def _judged(
-        self, act: Act, machine: str, key: Key, said: Statement | None, signer: str | None, voice: Voice | None
+        self,
+        act: Act,
+        machine: str,
+        key: Key,
+        to_sign: Statement | None,
+        signer: str | None,
+        verified_statement: VerifiedStatement | None,
     ) -> bool:
-        proposal = Proposal(act, self.time, key.fingerprint, voice)
+        proposal = Proposal(act, self.time, key.fingerprint, verified_statement)
         try:
             authorise(self.state, proposal)
         except Refused as refused:
@@ -211,10 +217,10 @@ class Story:
             return False
         name = self.state.policy.machine_of(key.fingerprint) or machine
         files = verify.rules_after(self.state, act, machine if isinstance(act, Genesis) else name)
-        if said is not None and signer is not None:
-            files |= {chain.STATEMENT: said.content_bytes}
+        if to_sign is not None and signer is not None:
+            files |= {chain.STATEMENT: to_sign.content_bytes}
             if self.signs:
-                signature = keys.sign(self.keys[signer], said.content_bytes, keys.ACT)
+                signature = keys.sign(self.keys[signer], to_sign.content_bytes, keys.ACT)
                 files |= {chain.SIGNATURE: signature.encode()}
         if isinstance(act, Promotion) and act.weights_signature:
             files |= {chain.WEIGHTS: b"signed"}
@@ -227,17 +233,17 @@ class Story:
             files={file: objects.sha256(content) for file, content in files.items()},
         )
         self.watch(self.state, proposal, entry)
-        parents = tuple(verify.carried(self.state, act))
-        self.state.apply(entry, voice, key.fingerprint)
+        parents = tuple(verify.carried_revisions(self.state, act))
+        self.state.apply(entry, verified_statement, key.fingerprint)
         self.lines.append(Line(entry, machine, parents, files))
         return True
 
-    def _voice(self, signer: str, said: Statement) -> Voice:
+    def _verified_statement(self, signer: str, to_sign: Statement) -> VerifiedStatement:
         key = self.keys[signer].fingerprint
         person = self.state.policy.person_of(key)
-        if person is None and not self.state.had_owner and isinstance(said.change, Enrol):
-            person = said.change.name
-        return Voice(person or signer, key, said)
+        if person is None and not self.state.had_owner and isinstance(to_sign.change, Enrol):
+            person = to_sign.change.name
+        return VerifiedStatement(person or signer, key, to_sign)
 
     def _nonce(self) -> str:
         return f"{self.rng.getrandbits(128):032x}"
@@ -396,15 +402,15 @@ class Story:
         return self.propose(act, self._machine(), self._person(), act="start", run=run, model=model)
 
     def _about(
-        self, kind: type[Approval | Rejection | Override], act: str, *roles: Any, waiting: Any = None, **more: Any
+        self, kind: type[Approval | Rejection | Override], act: str, *roles: Any, request: Any = None, **more: Any
     ) -> bool:
-        waiting = waiting or self._waiting()
-        asked = waiting if self.rng.random() < 0.95 else self.rng.choice([*self.state.requests.values()])
-        said = {"act": act, "model": asked.act.model, "request": asked.id, "content": asked.act.content}
-        made = kind(model=waiting.act.model, request=waiting.number)
-        return self.propose(made, self._machine(), self._person(*roles), **said, **more)
+        request = request or self._some_request()
+        asked = request if self.rng.random() < 0.95 else self.rng.choice([*self.state.requests.values()])
+        about = {"act": act, "model": asked.act.model, "request": asked.id, "content": asked.act.content}
+        made = kind(model=request.act.model, request=request.number)
+        return self.propose(made, self._machine(), self._person(*roles), **about, **more)
 
-    def _waiting(self) -> Any:
+    def _some_request(self) -> Any:
         """Mostly one that could still be promoted."""
         live = [
             each
@@ -420,8 +426,8 @@ class Story:
         """Often of what was promoted before."""
         earlier = [made.before for made in self.state.promotions.values() if self.state.requested(made.before)]
         over = [self.state.requests[self.state.promotions[each].request] for each in earlier]
-        waiting = self.rng.choice(over) if over and self.rng.random() < 0.5 else None
-        return self._about(Rejection, "reject", "owner", "approver", waiting=waiting)
+        request = self.rng.choice(over) if over and self.rng.random() < 0.5 else None
+        return self._about(Rejection, "reject", "owner", "approver", request=request)
 
     def _override(self) -> bool:
         return self._about(Override, "override", "owner", overrides=["dirty"])
@@ -434,14 +440,14 @@ class Story:
         return self.propose(act, self._machine(), self._person("owner", "approver"), act="lift", **about)
 
     def _promotion(self) -> bool:
-        waiting = self._waiting()
-        counting = [said.number for said in standing(self.state, waiting, self.time).counting]
-        everything = [said.number for said in waiting.approvals]
+        request = self._some_request()
+        counting = [approval.number for approval in approval_status(self.state, request, self.time).counting]
+        everything = [approval.number for approval in request.approvals]
         act = Promotion(
-            model=waiting.act.model,
-            request=waiting.number,
+            model=request.act.model,
+            request=request.number,
             approvals=counting if self.rng.random() < 0.9 else everything,
-            before=self.state.champion(waiting.act.model),
+            before=self.state.champion(request.act.model),
             weights_signature=objects.sha256(b"signed") if self.rng.random() < 0.5 else None,
             smoke="4 of 4",
         )
@@ -454,8 +460,8 @@ class Story:
         to = wanted if self.rng.random() < 0.9 else self.rng.choice([0, *self.state.promotions])
         ids = [self.state.promotions[each].id if each else None for each in (now, to)]
         act = Rollback(model=model, before=now, to=to)
-        said = {"act": "rollback", "model": model, "champion": ids[0], "to": ids[1]}
-        return self.propose(act, self._machine(), self._person("owner", "approver"), **said)
+        about = {"act": "rollback", "model": model, "champion": ids[0], "to": ids[1]}
+        return self.propose(act, self._machine(), self._person("owner", "approver"), **about)
 
     def _reconcile(self) -> bool:
         act = Reconcile(model=self.rng.choice(MODELS), projection="alias", found="7", set="8")
@@ -502,11 +508,11 @@ def silent(_: str) -> None:
     pass
 
 
-def append(clone: Clone, made: Act = NOTE, signer: Key | None = None, /, **said: Any) -> Entry:
+def append(clone: Clone, made: Act = NOTE, signer: Key | None = None, /, **about: Any) -> Entry:
     """Append an act, with a statement of `signer` where there is one, as a verb does."""
-    with book.opened(clone, said=silent) as ledger:
-        act, reason = str(said.pop("act", "")), "because"
-        signed = statement.sign(signer, ledger.statement(act, reason, **said)) if signer else None
+    with book.opened(clone, report_line=silent) as ledger:
+        act, reason = str(about.pop("act", "")), "because"
+        signed = statement.sign(signer, ledger.statement(act, reason, **about)) if signer else None
         return ledger.append(made, signed)
 
 

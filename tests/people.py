@@ -47,4 +47,4 @@ def signing(name: str) -> dict[str, str]:
 def approve(clone: Clone, run: str, name: str = "Ada", why: str = "half the calls", override: bool = False) -> Outcome:
     """Approve, and promote when that is enough."""
     outcome = acts.approve(clone, run, signer(name), why, override)
-    return acts.promote(clone, run) if outcome.standing.is_enough else outcome
+    return acts.promote(clone, run) if outcome.approval_status.is_enough else outcome

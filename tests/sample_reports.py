@@ -1,10 +1,10 @@
-"""Whole, consistent shelves with synthetic numbers, as a run of the ICD-10 recipe would leave them.
-No model is needed.
+"""Whole, consistent files of all stages with synthetic numbers, as a run of the ICD-10 recipe would
+leave them. No model is needed.
 
-`write_shelves(root, decision="promote")` simulates an agent that codes notes of 1 to 3 diagnoses:
-each diagnosis is found with a probability that depends on the example and on the arm, and each arm
-has its own habit of searching again. Reports are aggregated from these rollouts and the decision is
-the real gate's, so that every number on the page belongs to every other. Seeded.
+`write_stage_files(root, decision="promote")` simulates an agent that codes notes of 1 to 3
+diagnoses: each diagnosis is found with a probability that depends on the example and on the arm,
+and each arm has its own habit of searching again. Reports are aggregated from these rollouts and
+the decision is the real gate's, so that every number on the page belongs to every other. Seeded.
 
 The scenarios: promote; reject (more calls, no gain); inconclusive (few examples); prompt_only
 (training adds nothing over the new prompt); skipped (the champion is too good to train); drift_stop
@@ -32,7 +32,7 @@ from rft.types import Example
 
 Scenario = Literal["promote", "reject", "inconclusive", "prompt_only", "skipped", "drift_stop"]
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="rft-shelves-", ignore_cleanup_errors=True)
+_FOLDER = tempfile.TemporaryDirectory(prefix="rft-stage-files-", ignore_cleanup_errors=True)
 
 GATE = config.Gate(
     alpha=0.05,
@@ -106,19 +106,19 @@ _WITHOUT_REFERENCE = reports.FeatureDrift(
 _WRITTEN: dict[str, Path] = {}
 
 
-def shelves(scenario: Scenario) -> Path:
-    """A folder with this scenario's shelves, written once a process. To be read only: copy it to
+def stage_files(scenario: Scenario) -> Path:
+    """A folder with this scenario's files, written once a process. To be read only: copy it to
     change it."""
     if scenario not in _WRITTEN:
         _WRITTEN[scenario] = Path(_FOLDER.name) / scenario
-        write_shelves(_WRITTEN[scenario], scenario, num_test=72)
+        write_stage_files(_WRITTEN[scenario], scenario, num_test=72)
         look = reports.Registration(registered=True, entry=12, look=2, looks=5, by_policy=True)
         reports.write(look, _WRITTEN[scenario] / "data/registration/registration.json")
     return _WRITTEN[scenario]
 
 
-def write_shelves(root: Path, decision: Scenario = "promote", num_test: int = 96, seed: int = 0) -> None:
-    """Fills root/data; later shelves than the scenario reached are left out."""
+def write_stage_files(root: Path, decision: Scenario = "promote", num_test: int = 96, seed: int = 0) -> None:
+    """Fills root/data; stages that the scenario did not reach are left out."""
     data = root / "data"
     rng = np.random.default_rng(seed)
     _write_traffic(data, decision)
@@ -163,7 +163,7 @@ def _habits(decision: Scenario) -> tuple[Habit, Habit, Habit]:
     }[decision]
 
 
-# -- shelves ---------------------------------------------------------------------------------------
+# -- the files of each stage -----------------------------------------------------------------------
 def _write_traffic(data: Path, decision: Scenario) -> None:
     drifted = decision == "drift_stop"
     report = reports.TrafficReport(
@@ -345,17 +345,17 @@ def _write_challenger(
     seen: list[LogRow] = []
     trained = reports.read(reports.TrainReport, data / "train/report.json").trained
     for name, habit in habits.items():
-        words = _hash("seed" if name == "champion" else prompt.winner.name)
+        prompt_sha256 = _hash("seed" if name == "champion" else prompt.winner.name)
         weights = _hash("adapter" if name == "challenger" and trained else "policy")
         # equal arms roll out alike, as in the stage
-        rng = np.random.default_rng([seed, int(words[:8], 16), int(weights[:8], 16)])
+        rng = np.random.default_rng([seed, int(prompt_sha256[:8], 16), int(weights[:8], 16)])
         sampled, some = _evaluation(name, habit, num_test, 4, 1.0, rng, "challenger")
         greedy, one = _evaluation(name, habit, num_test, 1, 0.0, rng, "challenger")
         rows += some + one
         read, more = _evaluation(name, habit, NUM_SHOWN, 1, 1.0, rng, "challenger", "validation")
         shown[name] = read.rows
         seen += more
-        arms.append(Arm(name=name, prompt_sha256=words, weights_sha256=weights, sampled=sampled, greedy=greedy))  # type: ignore[arg-type]
+        arms.append(Arm(name=name, prompt_sha256=prompt_sha256, weights_sha256=weights, sampled=sampled, greedy=greedy))  # type: ignore[arg-type]
     report = reports.ChallengerReport(test_sha256=arms[0].sampled.examples_sha256, arms=arms, hack_source=HACK_SOURCE)
     reports.write(report, data / "challenger/report.json")
     rollout_log.write(rows, data / "challenger/rollouts.parquet")

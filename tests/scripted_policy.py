@@ -13,7 +13,7 @@ CALL = '<tool_call>\n{"name": "lookup", "arguments": {"key": "%s"}}\n</tool_call
 
 
 @dataclass(frozen=True)
-class Said:
+class ScriptedTurn:
     text: str
     ended: bool = True
     ids: tuple[int, ...] = ()
@@ -27,18 +27,18 @@ class Said:
 
 @dataclass
 class ScriptedDialogue:
-    turns: tuple[str | Said, ...]
+    turns: tuple[str | ScriptedTurn, ...]
     key: str
     room: int
-    heard: list[list[str]]
+    results: list[list[str]]
     prompt_ids: tuple[int, ...] = ()
     number: int = 0
     closed: bool = False
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
-        said = self.turns[min(self.number, len(self.turns) - 1)]
+        turn = self.turns[min(self.number, len(self.turns) - 1)]
         self.number += 1
-        one = said if isinstance(said, Said) else Said(said)
+        one = turn if isinstance(turn, ScriptedTurn) else ScriptedTurn(turn)
         if one.fails is not None:
             raise one.fails
         takes_s = min(one.takes_s, deadline_s)  # cut there, as a policy that is sampled in this process
@@ -51,8 +51,8 @@ class ScriptedDialogue:
         )
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        self.heard.append([result.output for result in results])
-        return () if len(self.heard) <= self.room else None
+        self.results.append([result.output for result in results])
+        return () if len(self.results) <= self.room else None
 
     def close(self) -> None:
         self.closed = True
@@ -63,18 +63,22 @@ class Scripted:
     """Says the given turns to every example; `{key}` is the key that was asked for. `choose` may
     script each rollout by its number."""
 
-    turns: tuple[str | Said, ...]
+    turns: tuple[str | ScriptedTurn, ...]
     room: int = 100
     blocks: bool = False
-    choose: Callable[[int], tuple[str | Said, ...]] | None = None
-    heard: list[list[str]] = field(default_factory=list)
+    choose: Callable[[int], tuple[str | ScriptedTurn, ...]] | None = None
+    results: list[list[str]] = field(default_factory=list)
     opened: int = 0
 
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+    async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
         """It has room for all."""
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> list[ScriptedDialogue]:
         start, self.opened = self.opened, self.opened + len(openings)
         return [
@@ -82,14 +86,14 @@ class Scripted:
                 self.choose(start + n) if self.choose else self.turns,
                 str(one.messages[-1]["content"]).split()[-1].rstrip("?"),
                 self.room,
-                self.heard,
+                self.results,
             )
             for n, one in enumerate(openings)
         ]
 
 
-def scripted(*turns: str | Said, room: int = 100) -> Scripted:
+def scripted(*turns: str | ScriptedTurn, room: int = 100) -> Scripted:
     return Scripted(turns, room)
 
 
-__all__ = ["CALL", "Said", "Scripted", "ScriptedDialogue", "scripted"]
+__all__ = ["CALL", "Scripted", "ScriptedDialogue", "ScriptedTurn", "scripted"]

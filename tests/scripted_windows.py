@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rft import config, files, shelves
+from rft import config, files, stage_files
 from rft.reports import Manifest
-from rft.snapshots import ingest, reading
+from rft.traffic import ingest, reading
 
 MONDAY = datetime.datetime(2026, 3, 2, 8, tzinfo=datetime.UTC)
 
@@ -60,9 +60,9 @@ def take_in(file: Path | str, traffic: config.Traffic, **changes: Any) -> Manife
     """Ingest a log into data/window of this folder, as the flow does before a run."""
     section = traffic.model_copy(update=changes)
     snapshot = ingest.ingest(str(file), section, Path.cwd(), Path.cwd() / "state/snapshots")
-    files.delete(shelves.SNAPSHOT)
-    shelves.SNAPSHOT.parent.mkdir(parents=True, exist_ok=True)
-    shelves.SNAPSHOT.symlink_to(snapshot)
+    files.delete(stage_files.SNAPSHOT)
+    stage_files.SNAPSHOT.parent.mkdir(parents=True, exist_ok=True)
+    stage_files.SNAPSHOT.symlink_to(snapshot)
     return reading.manifest(snapshot)
 
 

@@ -13,7 +13,7 @@ from rft.chat.renderer import Chat
 from rft.models import embedded
 from rft.stages import policy
 from rft.tools.signatures import schemas
-from rft.trainer.lessons import lessons
+from rft.trainer.sft_samples import sft_samples
 
 ARCHITECTURE = config.Architecture(
     layers=2, hidden=64, heads=2, kv_heads=2, head_dim=32, feed_forward=64, max_positions=256, merges=60
@@ -35,7 +35,7 @@ def build(
         section = config.Policy(
             architecture=ARCHITECTURE, warm_start=config.WarmStart(demonstrations=256, steps=steps, batch=8, lr=4e-3)
         )
-        policy.warm_start(network, lessons(chat, demonstrations, None)[0], section, work, device())
+        policy.warm_start(network, sft_samples(chat, demonstrations, None)[0], section, work, device())
     return network.eval(), chat
 
 

@@ -1,4 +1,4 @@
-"""Snapshots for tests: tables in the columns of rft/snapshots/schema.py, and folders of parts.
+"""Snapshots for tests: tables in the columns of rft/traffic/schema.py, and folders of parts.
 
 `table(count, seed)` invents conversations of a few users; `parts(table, folder, sizes)` writes them
 as Parquet files.
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rft.snapshots.schema import GROUPS, SCHEMA, draw, with_own
+from rft.traffic.schema import GROUPS, SCHEMA, draw, with_own
 
 OWN = {"age": "number", "plan": "category"}
 WORDS = ["please", "find", "the", "order", "number", "refund", "late", "parcel", "address", "change", "urgent"]

@@ -1,7 +1,7 @@
 """A canary in every secret, a world that sings it back in every way, and then a search through all
 that exists.
 
-The clone is a real one (Git, DVC, MLflow, and once Prefect); its stages copy their shelves, but for
+The clone is a real one (Git, DVC, MLflow, and once Prefect); its stages copy their files, but for
 three. `baseline` really plays rollouts against a server that puts our own headers into its results,
 its refusals, its errors and its reasons; `train` meets an outage; `traffic` has a bug.
 """
@@ -63,7 +63,7 @@ NEEDLES = {
 }
 
 ROLLOUTS = '''
-"""A baseline whose policy calls two tools and repeats what it hears; the shelf's report says what the grader said."""
+"""A baseline whose policy calls two tools and repeats what it hears; the report says what the grader said."""
 
 import asyncio
 import re
@@ -74,10 +74,10 @@ from rft import config, progress, recipe, reports
 from rft.rollouts import log as rollout_log
 from rft.rollouts.store import RolloutStore
 from rft.types import Reading, Sampled, ToolCall
-from rft.rollouts.runner import Plan, workbench
+from rft.rollouts.runner import Plan, rollout_runner
 
 SCRIPT = Path({script!r})
-SHELF = Path("data/baseline")
+STAGE_FOLDER = Path("data/baseline")
 
 
 class Parrot:
@@ -92,17 +92,17 @@ class Parrot:
 
 class Dialogue:
     def __init__(self, key):
-        self.prompt_ids, self.key, self.heard = (), key, None
+        self.prompt_ids, self.key, self.answer = (), key, None
 
     async def sample(self, max_new, deadline_s):
-        if self.heard is None:
+        if self.answer is None:
             arguments = '{{"key": "%s"}}' % self.key
             calls = (ToolCall("call_0_0", "lookup", arguments), ToolCall("call_0_1", "search", arguments))
             return Sampled("calls", Reading("", calls))
-        return Sampled(self.heard, Reading(self.heard))
+        return Sampled(self.answer, Reading(self.answer))
 
     def append(self, calls, results):
-        self.heard = " ".join(result.output for result in results)
+        self.answer = " ".join(result.output for result in results)
         return ()
 
     def close(self):
@@ -113,15 +113,15 @@ def run(params, stage="baseline"):
     ours = recipe.load(params.recipe)
     examples = sorted(ours.examples("validation", 2000, 0), key=lambda one: one.id)[:{examples}]
     work = progress.folder(stage, [params.baseline], [])
-    with workbench(params, ours) as bench, RolloutStore(work / "rollouts") as store:
+    with rollout_runner(params, ours) as runner, RolloutStore(work / "rollouts") as store:
         plan = Plan("baseline", "champion", ours.prompts.seed, 1.0, 1, 0)
-        rows = bench.measure(Parrot(), examples, plan, store, progress.Reporter("baseline", len(examples)))
-    said = " ".join([row.explanation for row in rows] + [row.messages for row in rows])
-    progress.say("baseline", said)
-    rollout_log.write(rows, SHELF / "rollouts.parquet")
+        rows = runner.measure(Parrot(), examples, plan, store, progress.Reporter("baseline", len(examples)))
+    text = " ".join([row.explanation for row in rows] + [row.messages for row in rows])
+    progress.print_line("baseline", text)
+    rollout_log.write(rows, STAGE_FOLDER / "rollouts.parquet")
     report = reports.read(reports.BaselineReport, SCRIPT / "data/baseline/report.json")
-    reports.write(report.model_copy(update={{"reason": said}}), SHELF / "report.json")
-    shutil.copy(SCRIPT / "data/baseline/timing.json", SHELF / "timing.json")
+    reports.write(report.model_copy(update={{"reason": text}}), STAGE_FOLDER / "report.json")
+    shutil.copy(SCRIPT / "data/baseline/timing.json", STAGE_FOLDER / "timing.json")
 '''
 OUTAGE = '''
 """No rollout of it has a score: the stage ends with what the server said last."""
@@ -188,7 +188,7 @@ class Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         server: Any = self.server
-        server.heard |= {value for value in self.headers.values() if "canary" in value}
+        server.received |= {value for value in self.headers.values() if "canary" in value}
         sung = json.dumps({name: value for name, value in self.headers.items() if "canary" in value})
         songs = GRADER if "sample" in body else TOOL
         # every fifth key is in validation
@@ -210,7 +210,7 @@ class Echo(BaseHTTPRequestHandler):
 @contextmanager
 def echo() -> Iterator[ThreadingHTTPServer]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    server.heard = set()
+    server.received = set()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -267,10 +267,10 @@ def make(folder: Path, url: str) -> ladder_clone.Scripted:
 PARAMETERS = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
 
 
-def climb(scripted: ladder_clone.Scripted) -> RunRecord:
-    """A recorded run as `rft run` makes it, but for Prefect: shelves put there up to the baseline,
+def run_ladder(scripted: ladder_clone.Scripted) -> RunRecord:
+    """A recorded run as `rft run` makes it, but for Prefect: files put there up to the baseline,
     the baseline real, an outage in training."""
-    from tasks.ladder import climb, recorded, write_page
+    from tasks.stage_runner import drive_stage, recorded, write_page
 
     params = config.load(scripted.root / "params.yaml")
     with pytest.raises(RftError) as failed, recorded(scripted.clone, params, None) as run:  # noqa: PT012 - the run must be left by the failure
@@ -278,9 +278,9 @@ def climb(scripted: ladder_clone.Scripted) -> RunRecord:
         for stage in ("baseline", "train", "challenger", "gate"):
             shutil.rmtree(run.tree / "data" / stage)
         repro.dvc(run.tree, "commit", "--force", "--quiet", "traffic", "drift", "examples", "policy")
-        climb(run, "baseline", reports.BaselineReport, lambda report: report.sampled.metrics)
+        drive_stage(run, "baseline", reports.BaselineReport, lambda report: report.sampled.metrics)
         write_page(run.clone, run.record, run.tree)
-        climb(run, "train", reports.TrainReport, lambda report: {})
+        drive_stage(run, "train", reports.TrainReport, lambda report: {})
     assert "have no score" in str(failed.value), str(failed.value)
     [record] = records.load_all(scripted.clone)
     bob = acts.enrolled(Enrol, name="bob", roles=["author"], key=people.signer("Bob").key.public)
@@ -340,13 +340,13 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with echo() as server:
         scripted = make(tmp_path / "a", f"http://127.0.0.1:{server.server_port}")
-        record = climb(scripted)
-    said = capfd.readouterr()
+        record = run_ladder(scripted)
+    captured = capfd.readouterr()
     # with the run's own settings it is in the cache
     bug = scripted.rft("stage", "traffic", "--set", "traffic.min_conversations=51")
     texts = dict(everything(scripted)) | {
-        "our stdout": said.out,
-        "our stderr": said.err,
+        "our stdout": captured.out,
+        "our stderr": captured.err,
         "bug, stdout": bug.stdout,
         "bug, stderr": bug.stderr,
     }
@@ -354,7 +354,7 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
 
     # the world was told, so it could sing; and the search looked where something is: its mark is in
     # each of these places. Git has none: the message of a failed run stays out of it
-    assert getattr(server, "heard", set()) == {value for name, value in SECRETS.items() if name != "SIGNING_KEY"}
+    assert getattr(server, "received", set()) == {value for name, value in SECRETS.items() if name != "SIGNING_KEY"}
     assert (record.state, bug.returncode) == ("failed", 1), bug.stdout + bug.stderr
     assert "RuntimeError: Illegal header value" in bug.stderr
     marked = {where.split(" (")[0] for where, text in texts.items() if "[secret" in text}

@@ -99,8 +99,8 @@ def test_a_session_of_pasted_commands(tmp_path: Path, at_hand: AtHand, monkeypat
         [line] = {found.strip() for found in re.findall(rf"{re.escape(PROGRAM)} {verb}\b[^\n]*", text)}
         return line
 
-    looked = paste(f"{PROGRAM} doctor --no-model --params 'my params.yaml' --set train.steps=20", home)
-    run = printed(looked, "run")
+    checked = paste(f"{PROGRAM} doctor --no-model --params 'my params.yaml' --set train.steps=20", home)
+    run = printed(checked, "run")
     assert shlex.split(run)[-4:] == ["--params", "recipes/tiny/my params.yaml", "--set", "train.steps=20"]
     ended = paste(run)
     [record] = records.load_all(scripted.clone)
@@ -152,7 +152,7 @@ def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch
     scripted = ladder_clone.make(tmp_path / "a")
     here, params = scripted.clone, settings.resolve(scripted.clone)
     assert doctor.policy_of_a_run(here, params, tmp_path / "none") is None
-    ladder_clone.climb(scripted)
+    ladder_clone.run_ladder(scripted)
     found = doctor.policy_of_a_run(here, params, tmp_path / "kept")
     assert found is not None
     assert (found / "model.bin").read_bytes() == b"weights of policy"

@@ -23,8 +23,8 @@ from rft.config import graders
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import Conversation, PromptSettings
 from rft.rollouts.loop import Conditions, Request, run_rollouts
-from rft.snapshots import ingest, reading
 from rft.tools.client import ToolClient
+from rft.traffic import ingest, reading
 from rft.types import INFRASTRUCTURE, Grade, StopReason, Trajectory
 from tests.scripted_policy import scripted as says
 from tests.scripted_server import Scripted, scripted
@@ -100,13 +100,13 @@ def test_n3_the_page_names_every_key_of_the_format() -> None:
     }
 
 
-@pytest.mark.parametrize(("said", "body"), blocks(DOCS / "traffic.md", "refused"))
-def test_n3_what_the_page_calls_refused_is_refused_with_those_words(tmp_path: Path, said: str, body: str) -> None:
+@pytest.mark.parametrize(("expected", "body"), blocks(DOCS / "traffic.md", "refused"))
+def test_n3_what_the_page_calls_refused_is_refused_with_those_words(tmp_path: Path, expected: str, body: str) -> None:
     good = {"conversation_id": "c-0", "time": "2026-03-02T08:14:05Z", "messages": [{"role": "user", "content": "hi"}]}
     (tmp_path / "window.jsonl").write_text(f"{json.dumps(good)}\n{body}", encoding="utf-8")
     snapshot = ingest.ingest("window.jsonl", config.Traffic(min_conversations=1), tmp_path, tmp_path / "snapshots")
     (row,) = reading.manifest(snapshot).unread
-    assert said in row.why
+    assert expected in row.why
     assert (row.source, row.line) == ("window.jsonl", 1 + len(body.splitlines()))
 
 
@@ -204,23 +204,23 @@ def record(log: dict[str, Any]) -> None:
     WIRE.write_text(BLOCK.sub(written, WIRE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-@pytest.mark.parametrize(("said", "body"), blocks(WIRE, "reply"))
-def test_n3_the_policy_reads_what_the_page_says_of_a_reply(said: str, body: str) -> None:
-    status, _, text = said.partition(", the policy reads: ")
+@pytest.mark.parametrize(("expected", "body"), blocks(WIRE, "reply"))
+def test_n3_the_policy_reads_what_the_page_says_of_a_reply(expected: str, body: str) -> None:
+    status, _, text = expected.partition(", the policy reads: ")
     done, _ = asyncio.run(play(told() | {"/find_order": (int(status), body)}))
     (result,) = done.turns[0].results
     assert (result.output, result.is_error, result.failed) == (text, status == "400", False)
     assert done.reward == 1.0
 
 
-@pytest.mark.parametrize(("said", "body"), blocks(WIRE, "grade"))
-def test_n3_a_grade_is_read_as_the_page_says(said: str, body: str) -> None:
+@pytest.mark.parametrize(("expected", "body"), blocks(WIRE, "grade"))
+def test_n3_a_grade_is_read_as_the_page_says(expected: str, body: str) -> None:
     done, _ = asyncio.run(play(told() | {"/grade": (200, body)}))
     assert done.grade is not None
-    assert in_words(done.grade) == said
+    assert describe(done.grade) == expected
 
 
-def in_words(grade: Grade) -> str:
+def describe(grade: Grade) -> str:
     if grade.score is None:
         return "unscored"
     return f"score {grade.score:g}, {grade.status}" + (", solved" if grade.solved else "")

@@ -133,7 +133,7 @@ def test_a_json_value_has_one_form(value: Any, written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"seed": 2**53}, "'seed' = 9007199254740992: JSON keeps integers exact only up to 9007199254740991."),
         (
@@ -145,10 +145,10 @@ def test_a_json_value_has_one_form(value: Any, written: str) -> None:
         ({"a": {"x\udfff": 1}}, "'a.x\\udfff' is a key that holds half of a surrogate pair"),
     ],
 )
-def test_what_has_no_such_form_is_refused_by_its_key(value: Any, said: str) -> None:
+def test_what_has_no_such_form_is_refused_by_its_key(value: Any, message: str) -> None:
     with pytest.raises(UserError) as caught:
         files.digest(value)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)

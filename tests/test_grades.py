@@ -27,7 +27,7 @@ def status(grade: Grade) -> Unscored | None:
 
 Scored(1.0, GradeStatus.infra_error)
 Unscored(GradeStatus.ok)
-Unscored(GradeStatus.timeout, score=0.0)
+Unscored(GradeStatus.grader_timeout, score=0.0)
 """
 
 
@@ -47,7 +47,7 @@ def test_type_checking_keeps_a_missing_score_out_of_sums(tmp_path: Path):
         "return sum(grade.score for grade in grades) / len(grades)",
         "Scored(1.0, GradeStatus.infra_error)",
         "Unscored(GradeStatus.ok)",
-        "Unscored(GradeStatus.timeout, score=0.0)",
+        "Unscored(GradeStatus.grader_timeout, score=0.0)",
     }
 
 
@@ -62,6 +62,6 @@ def test_what_is_read_from_a_file_has_the_score_that_its_status_says(status: Any
 
 
 def test_a_log_of_an_earlier_version_is_read():
-    assert GradeStatus("grader_error") is GradeStatus.parse_error
+    assert GradeStatus("grader_error") is GradeStatus.grader_bad_reply
     with pytest.raises(ValueError, match="fine"):
         GradeStatus("fine")

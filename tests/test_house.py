@@ -1,4 +1,4 @@
-"""The laws of the house (CONTRIBUTING.md), kept by machine: layers, one word on every shelf,
+"""The laws of the house (CONTRIBUTING.md), kept by machine: layers, one word everywhere,
 packages, files, what may not be written.
 
 Read from the sources, so that a law cannot be met by an import that no test happens to make.
@@ -145,7 +145,7 @@ def test_help_waits_for_nothing_heavy() -> None:
     assert loaded_by("import flows.cli; flows.cli.parser()") & heavy == set()
 
 
-# -- one word on every shelf -----------------------------------------------------------------------
+# -- one word everywhere ---------------------------------------------------------------------------
 def test_the_stages_are_the_same_everywhere() -> None:
     from rft.__main__ import STAGES as commands
 
@@ -159,7 +159,7 @@ def test_the_stages_are_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_has_its_module_task_tests_and_shelf(stage: str) -> None:
+def test_a_stage_has_its_module_task_tests_and_folder(stage: str) -> None:
     assert [
         str(path)
         for path in (Path(f"rft/stages/{stage}.py"), Path(f"tasks/stages/{stage}.py"))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPS = {"pyproject.toml", "README.md", "flows", "tasks", "data", "dvc.yaml", "mlruns", "tests", "infra"}
 TESTS = {
     "dvc": "tests/tasks/test_dvc_process.py::test_a_fork_says_what_dvc_says_and_ends_as_it_does",
-    "great_expectations": "tests/windows/test_contracts.py::test_a_sound_window_holds_every_contract",
+    "great_expectations": "tests/drift/test_contracts.py::test_a_sound_window_holds_every_contract",
     "httpx": "tests/grading/test_judge.py::test_the_request",
     "mlflow": "tests/tasks/test_tracking.py::test_settings_numbers_and_tags",
     "peft": "tests/models/test_unmerged.py::test_an_adapter_on_an_adapter_is_one_of_the_base",

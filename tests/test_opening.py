@@ -9,7 +9,7 @@ import pytest
 from ladder_clone import Scripted
 
 from rft import __main__ as stages
-from rft import files, reports, shelves
+from rft import files, reports, stage_files
 from rft.errors import RftError
 from tasks.runs import by_hand
 from tests import tiny_recipe
@@ -22,44 +22,44 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = tiny_recipe.make(tmp_path)
     settings = {"recipe": {"path": str(made)}, "gate": tiny_recipe.gate()}
     (tmp_path / "params.yaml").write_text(json.dumps(settings), encoding="utf-8")
-    test = tmp_path / shelves.examples_file("test")
+    test = tmp_path / stage_files.examples_file("test")
     test.parent.mkdir(parents=True)
     test.write_text(ROW, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], opening: reports.Opening) -> str:
-    shelves.write(opening)
+def printed(capsys: pytest.CaptureFixture[str], opening: reports.Opening) -> str:
+    stage_files.write(opening)
     assert stages.main(["challenger"]) == 2
     return capsys.readouterr().err
 
 
 def test_no_stage_by_hand_opens_the_test_examples(folder: Path, capsys: pytest.CaptureFixture[str]):
-    told = said(capsys, reports.Opening())
+    told = printed(capsys, reports.Opening())
     assert "data/registration/opening.json: the test examples stay closed, because no look at them is regis" in told
     assert "rft run" in told
     assert "rft stage challenger" not in told
-    assert "a look at other ones is registered" in said(capsys, reports.Opening(look="a" * 64, test_sha256="b" * 64))
-    right = reports.Opening(look="a" * 64, test_sha256=files.sha256(folder / shelves.examples_file("test")))
-    assert "stay closed" not in said(capsys, right), "it went on, to what is missing here"
+    assert "a look at other ones is registered" in printed(capsys, reports.Opening(look="a" * 64, test_sha256="b" * 64))
+    right = reports.Opening(look="a" * 64, test_sha256=files.sha256(folder / stage_files.examples_file("test")))
+    assert "stay closed" not in printed(capsys, right), "it went on, to what is missing here"
 
 
 @pytest.mark.slow
-def test_rft_stage_refuses_and_leaves_the_shelf_alone(climbed_by_hand: Scripted):
-    clone = climbed_by_hand.clone
-    shelf = clone.root / shelves.folder("challenger")
-    before = {path.name: path.read_bytes() for path in shelf.iterdir()}
+def test_rft_stage_refuses_and_leaves_the_stage_folder_alone(run_by_hand: Scripted):
+    clone = run_by_hand.clone
+    stage_folder = clone.root / stage_files.folder("challenger")
+    before = {path.name: path.read_bytes() for path in stage_folder.iterdir()}
     from rft import config
 
     with pytest.raises(RftError, match="the test examples stay closed"):
         by_hand.run_stage(clone, config.load(clone.root / "params.yaml"), "challenger")
-    assert {path.name: path.read_bytes() for path in shelf.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in stage_folder.iterdir()} == before
 
 
 @pytest.fixture
-def climbed_by_hand(tmp_path: Path) -> Scripted:
-    """A clone whose data/ holds the shelves of a whole ladder."""
+def run_by_hand(tmp_path: Path) -> Scripted:
+    """A clone whose data/ holds the files of a whole ladder."""
     import shutil
 
     import ladder_clone

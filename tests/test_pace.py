@@ -91,7 +91,7 @@ def test_the_time_left_follows_the_last_minute_and_names_other_work(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.2, "0 s"), (89, "89 s"), (100, "2 min"), (5399, "90 min"), (9000, "2.5 h")]
+    ("seconds", "text"), [(0.2, "0 s"), (89, "89 s"), (100, "2 min"), (5399, "90 min"), (9000, "2.5 h")]
 )
-def test_a_time_for_people(seconds: float, words: str):
-    assert progress.duration(seconds) == words
+def test_a_time_for_people(seconds: float, text: str):
+    assert progress.duration(seconds) == text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rft.process import DIES_WITH_PARENT, child_environment, last_words, tail
+from rft.process import DIES_WITH_PARENT, child_environment, last_output, tail
 
 WAITS = "import time; print('up', flush=True); time.sleep(60)"
 CHILDREN = {
@@ -67,10 +67,10 @@ def test_a_child_of_another_parent_than_it_was_told_ends_at_once(child: str) -> 
 
 def test_the_end_of_the_output_is_shown() -> None:
     with tempfile.TemporaryFile() as output:
-        assert last_words(tail(output)) == "It printed nothing."
+        assert last_output(tail(output)) == "It printed nothing."
         output.write(b"first\n" + b"x" * 3000 + b"\nlast\n")
         output.flush()
         position = os.lseek(output.fileno(), 0, os.SEEK_CUR)
         assert tail(output, 6) == "\nlast\n"
-        assert last_words(tail(output)) == f"Its last words:\n{'x' * 1994}\nlast"
+        assert last_output(tail(output)) == f"Its last words:\n{'x' * 1994}\nlast"
         assert os.lseek(output.fileno(), 0, os.SEEK_CUR) == position

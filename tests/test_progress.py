@@ -21,7 +21,7 @@ from rft import config, files, needs, progress, reports
 from rft.errors import InfrastructureError, UserError
 from rft.trainer.collapse import Guard
 from tests import tiny_recipe
-from tests.ladder import again, inside, params, run, shelf
+from tests.ladder import again, inside, params, run, stage_hashes
 from tests.ladder_clone import ROOT
 
 STAGES = ("policy", "baseline", "prompt", "train", "challenger")
@@ -57,7 +57,7 @@ def test_what_is_done_is_not_done_again(
     idle: Callable[[], None],
 ):
     """R2. Killed while it wrote its report, after the last rollout or step; then again and again
-    after its end, before DVC had it. DVC empties the shelf before each start."""
+    after its end, before DVC had it. DVC empties the stage's folder before each start."""
 
     def killed(report: reports.Report, path: Path) -> None:
         raise KeyboardInterrupt
@@ -74,7 +74,7 @@ def test_what_is_done_is_not_done_again(
         for _ in range(3):
             shutil.rmtree(tmp_path / "data" / stage, ignore_errors=True)
             run(stage, params(ladder_recipe))
-            assert shelf(tmp_path, stage) == shelf(ladder, stage)
+            assert stage_hashes(tmp_path, stage) == stage_hashes(ladder, stage)
             times += [path.read_bytes() for path in (tmp_path / "data" / stage).glob("timing.json")]
     assert len(set(times)) == (0 if stage == "policy" else 1), (
         "wall times and trace ids too are those of the one computation"
@@ -91,7 +91,7 @@ def test_a_training_that_stopped_early_does_not_go_on(
     monkeypatch: pytest.MonkeyPatch,
     idle: Callable[[], None],
 ):
-    """R2. Killed between its last step and its shelf: why it stopped, and which weights were best,
+    """R2. Killed between its last step and its files: why it stopped, and which weights were best,
     must be in the last checkpoint. Who watches for a collapse is asleep: this rate brings one."""
     monkeypatch.setattr(Guard, "saw", lambda *_: "")
     monkeypatch.setattr(Guard, "checked", lambda *_: "")
@@ -109,10 +109,10 @@ def test_a_training_that_stopped_early_does_not_go_on(
     idle()
     with inside(tmp_path / "killed"):
         run("train", params(ladder_recipe, train=changes))
-    assert shelf(tmp_path / "killed", "train") == shelf(whole, "train")
+    assert stage_hashes(tmp_path / "killed", "train") == stage_hashes(whole, "train")
 
 
-def test_a_finished_shelf_that_was_damaged_is_named(tmp_path: Path, settings: config.Params):
+def test_a_finished_folder_that_was_damaged_is_named(tmp_path: Path, settings: config.Params):
     with inside(tmp_path):
         progress.once("baseline", settings, leave("1"))
         (work,) = progress.works()
@@ -127,10 +127,10 @@ def test_a_finished_shelf_that_was_damaged_is_named(tmp_path: Path, settings: co
         assert Path("data/baseline/report.json").read_text() == "1"
 
 
-def test_what_lies_on_the_shelf_beside_stays_and_stale_folders_do_not(tmp_path: Path, settings: config.Params):
-    def build(work: Path, shelf: Path) -> None:
-        (shelf / "weights").mkdir()
-        (shelf / "weights/a").write_text("new")
+def test_what_else_lies_in_the_stage_folder_stays_and_stale_folders_do_not(tmp_path: Path, settings: config.Params):
+    def build(work: Path, stage_folder: Path) -> None:
+        (stage_folder / "weights").mkdir()
+        (stage_folder / "weights/a").write_text("new")
 
     (tmp_path / "data/train/weights").mkdir(parents=True)
     (tmp_path / "data/train/weights/b").write_text("old")
@@ -141,10 +141,10 @@ def test_what_lies_on_the_shelf_beside_stays_and_stale_folders_do_not(tmp_path: 
 
 
 def test_a_stage_that_did_not_begin_leaves_no_work(tmp_path: Path, settings: config.Params):
-    def fails(work: Path, shelf: Path) -> None:
+    def fails(work: Path, stage_folder: Path) -> None:
         raise UserError("no examples")
 
-    def begins(work: Path, shelf: Path) -> None:
+    def begins(work: Path, stage_folder: Path) -> None:
         (work / "rollouts").mkdir()
         raise UserError("no grader")
 
@@ -165,7 +165,7 @@ def settings(ladder_recipe: Path) -> config.Params:
 
 def leave(word: str) -> Callable[[Path, Path], None]:
     """A stage that leaves one file."""
-    return lambda work, shelf: (shelf / "report.json").write_text(word) and None
+    return lambda work, stage_folder: (stage_folder / "report.json").write_text(word) and None
 
 
 def aged(work: Path, days: float) -> None:
@@ -203,7 +203,7 @@ def test_who_worked_in_a_folder_is_remembered(tmp_path: Path, settings: config.P
     """One of them may be waiting to go on from there: neither another run nor a try by hand may
     make `rft gc` forget it."""
 
-    def part(work: Path, shelf: Path) -> None:
+    def part(work: Path, stage_folder: Path) -> None:
         (work / "rollouts").mkdir(exist_ok=True)
         raise KeyboardInterrupt
 
@@ -249,7 +249,7 @@ def test_when_dvc_is_done_the_work_of_just_that_goes(tmp_path: Path, monkeypatch
 
 # -- the key (R13) ---------------------------------------------------------------------------------
 def key(stage: str, settings: config.Params) -> str:
-    return progress.folder(stage, *needs.of(stage, settings)).name
+    return progress.folder(stage, *needs.from_params(stage, settings)).name
 
 
 @pytest.mark.slow
@@ -315,7 +315,7 @@ def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(
     from rft.rollouts import runner
 
     ours = tiny_recipe.teachable(tiny_recipe.make(tmp_path))
-    measure, done = runner.Workbench.measure, []
+    measure, done = runner.RolloutRunner.measure, []
 
     def cut(self: Any, *args: Any, **kwargs: Any) -> Any:
         if done:
@@ -325,7 +325,7 @@ def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(
 
     shutil.copytree(ladder / "data", tmp_path / "cut/data", ignore=shutil.ignore_patterns("baseline"))
     with inside(tmp_path / "cut"):
-        monkeypatch.setattr(runner.Workbench, "measure", cut)
+        monkeypatch.setattr(runner.RolloutRunner, "measure", cut)
         with pytest.raises(KeyboardInterrupt):
             run("baseline", params(ours))
         monkeypatch.undo()
@@ -337,14 +337,14 @@ def test_a_baseline_that_was_cut_off_is_not_finished_under_another_grader(
     assert {score for row in scores for score in row.scores} == {0.0, 0.5}
 
 
-# -- one process a folder, and a look at all (R25) -------------------------------------------------
+# -- one process a folder, and the progress of all (R25) -------------------------------------------
 HOLDER = """
 import sys, time
 from rft import progress
 from tests import tiny_recipe
 from pathlib import Path
 
-def make(work, shelf):
+def make(work, stage_folder):
     (work / "rollouts").mkdir(exist_ok=True)
     print("there", flush=True)
     time.sleep(60)
@@ -459,15 +459,15 @@ def test_a_kill_never_leaves_a_published_folder_without_a_whole_one(tmp_path: Pa
         if way == "renames":
             files.recover(place)
             assert not list(place.glob("*.aside"))
-        words = {path.read_text() for path in (place / "whole").iterdir()}
-        assert len(words) == 1
+        contents = {path.read_text() for path in (place / "whole").iterdir()}
+        assert len(contents) == 1
         assert sorted(path.name for path in (place / "whole").iterdir()) == ["a", "b"]
-        found |= words
+        found |= contents
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL
         kills += 1
-    assert words == {"new"}
+    assert contents == {"new"}
     assert kills >= 3
     assert found == {"old", "new"}
 
@@ -475,11 +475,11 @@ def test_a_kill_never_leaves_a_published_folder_without_a_whole_one(tmp_path: Pa
 def test_a_start_takes_back_what_a_kill_left_aside(tmp_path: Path, settings: config.Params):
     """R22. Where the system cannot swap two names, there is a moment with neither."""
 
-    def make(work: Path, shelf: Path) -> None:
+    def make(work: Path, stage_folder: Path) -> None:
         if not (work / "checkpoint").exists():
             (work / "checkpoint.aside").mkdir()
             raise KeyboardInterrupt
-        leave("gone on")(work, shelf)
+        leave("gone on")(work, stage_folder)
 
     with inside(tmp_path):
         with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ import tiny_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, recipe, reports, rows, shelves
+from rft import config, recipe, reports, rows, stage_files
 from rft.errors import ConfigError, UserError
 from rft.reports import ExamplesReport, PromptSettings
 from rft.rollouts import log as rollout_log
@@ -71,22 +71,22 @@ def _in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_is_kept_byte_for_byte_and_read_by_its_own_keys(tmp_path: Path) -> None:
     """W1: keys that are not ours were refused, and `item` was rebuilt from four fields."""
     examples.run(own(tmp_path, files()))
-    shelf = Path("data/examples")
-    assert (shelf / "test.jsonl").read_bytes() == (tmp_path / "own/test.jsonl").read_bytes()
-    one = shelves.load_examples("test")[3]
+    stage_folder = Path("data/examples")
+    assert (stage_folder / "test.jsonl").read_bytes() == (tmp_path / "own/test.jsonl").read_bytes()
+    one = stage_files.load_examples("test")[3]
     assert (one.id, one.target, one.slice) == ("test-3", "test answer 3", "1")
     assert one.messages == ({"role": "user", "content": "question test 3"},)
     assert one.line == line("test", 3)
     assert one.row()["messages"][0]["content"][0] == {"type": "text", "text": "question "}
-    report = reports.read(ExamplesReport, shelf / "report.json")
-    assert report.sha256["test"] == hashlib.sha256((shelf / "test.jsonl").read_bytes()).hexdigest()
+    report = reports.read(ExamplesReport, stage_folder / "report.json")
+    assert report.sha256["test"] == hashlib.sha256((stage_folder / "test.jsonl").read_bytes()).hexdigest()
     assert report.slices["test"] == {"0": 2, "1": 2}
 
 
 def test_only_messages_is_required(tmp_path: Path) -> None:
     bare = [json.dumps({"messages": [{"role": "user", "content": f"q{n}"}]}) for n in range(9)]
     examples.run(own(tmp_path, {"train": bare[:3], "validation": bare[3:6], "test": bare[6:]}, keys={}))
-    found = shelves.load_examples("train")
+    found = stage_files.load_examples("train")
     assert [one.id for one in found] == [hashlib.sha256(text.encode()).hexdigest() for text in bare[:3]]
     assert {(one.target, one.slice) for one in found} == {(None, "all")}
     assert reports.read(ExamplesReport, Path("data/examples/report.json")).without_target == {
@@ -104,7 +104,7 @@ def test_identical_lines_are_counted_in_a_split_and_an_error_across_splits(
     examples.run(params)
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert (report.repeated, report.counts["train"]) == ({"train": 1, "validation": 0, "test": 0}, 2)
-    assert [one.id for one in shelves.load_examples("train")] == ["train-0", "train-1"]
+    assert [one.id for one in stage_files.load_examples("train")] == ["train-0", "train-1"]
     assert "repeated lines, each taken once: 1 in train" in capsys.readouterr().out
     (tmp_path / "own/test.jsonl").write_text("".join(f"{line('test', n)}\n" for n in range(3)) + line("train", 1))
     with pytest.raises(UserError, match="lines of train in test: 1 examples"):
@@ -118,7 +118,7 @@ def test_two_rows_of_one_id_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("bad", "message"),
     [
         ("[1, 2]", r"own/train.jsonl:2: holds \[1, 2\], expected a JSON object"),
         ('{"messages": [', r"own/train.jsonl:2: not JSON"),
@@ -133,13 +133,13 @@ def test_two_rows_of_one_id_are_an_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, bad: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, bad: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         examples.run(own(tmp_path, files(train=[line("train", 0), bad])))
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         (
             {"target": "reference_anwser"},
@@ -155,8 +155,8 @@ def test_a_row_that_is_none_is_named_by_the_users_file_and_line(tmp_path: Path, 
         ),
     ],
 )
-def test_a_key_that_names_nothing_is_an_error(tmp_path: Path, keys: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_key_that_names_nothing_is_an_error(tmp_path: Path, keys: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         examples.run(own(tmp_path, files(), keys=keys))
 
 
@@ -172,7 +172,7 @@ def test_a_row_with_a_secret_is_neither_written_nor_changed(tmp_path: Path, monk
 
 
 def test_a_row_is_one_line(tmp_path: Path) -> None:
-    """Else the shelf holds pieces of it, which only the next stage would find."""
+    """Else the stage's file holds pieces of it, which only the next stage would find."""
     pretty = json.dumps({"messages": [{"role": "user", "content": "a"}]}, indent=1)
     with pytest.raises(UserError, match="here: spans several lines, and a row is one line of JSON"):
         rows.read(rows.line_of(pretty, "here"), config.Keys(), "")

@@ -102,16 +102,16 @@ def test_a_server_quotes_a_part_of_a_header(value: str, quoted: str) -> None:
 def test_short_parts_and_schemes_are_ordinary_words() -> None:
     secrets.add("K", "Bearer sk-1234567")
     secrets.add("C", "session=abcdefgh; theme=dark")
-    words = "a Bearer token on a dark theme"
-    assert secrets.redact(words) is words
+    text = "a Bearer token on a dark theme"
+    assert secrets.redact(text) is text
 
 
 def test_without_secrets_the_same_object_comes_back() -> None:
-    words = {"a": ["b", "c" * 7]}
-    assert secrets.redact_json(words) is words
-    assert secrets.redact(words["a"][1]) is words["a"][1]
+    value = {"a": ["b", "c" * 7]}
+    assert secrets.redact_json(value) is value
+    assert secrets.redact(value["a"][1]) is value["a"][1]
     secrets.add("K", "k-1234567")
-    assert secrets.redact(words["a"][1]) is words["a"][1]
+    assert secrets.redact(value["a"][1]) is value["a"][1]
 
 
 def test_json_is_cleared_in_keys_and_values_and_numbers_stay(key: str) -> None:
@@ -238,11 +238,13 @@ def test_a_line_that_is_not_yaml_is_named_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [("k-123", r"KEY has fewer than 6 characters"), ("k-1234567\n", r"KEY holds a line break")]
+    ("value", "message"), [("k-123", r"KEY has fewer than 6 characters"), ("k-1234567\n", r"KEY holds a line break")]
 )
-def test_a_value_that_cannot_be_kept_secret_is_refused(monkeypatch: pytest.MonkeyPatch, value: str, words: str) -> None:
+def test_a_value_that_cannot_be_kept_secret_is_refused(
+    monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
     monkeypatch.setenv("KEY", value)
-    with pytest.raises(ConfigError, match=words) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         config.secret("env:KEY")
     assert value.strip() not in str(refused.value)
 
@@ -253,9 +255,9 @@ def test_what_is_written_and_said_holds_none(key: str, tmp_path: Path, capsys: p
     reports.write_jsonl([{"a": BEARER}, {"a": 1}], tmp_path / "two.jsonl")
     assert json.loads((tmp_path / "one.json").read_text()) == {"a": "[secret TOOL_KEY]"}
     assert (tmp_path / "two.jsonl").read_text() == '{"a": "[secret TOOL_KEY]"}\n{"a": 1}\n'
-    progress.say("train", KEY)
+    progress.print_line("train", KEY)
     progress.Reporter("train", 1)(1, BEARER)
-    Lines().say(KEY)
+    Lines().print_line(KEY)
     assert capsys.readouterr().out == "[train] [secret TOOL_KEY]\n[train] 1/1 [secret TOOL_KEY]\n[secret TOOL_KEY]\n"
 
 
@@ -325,7 +327,7 @@ def test_all_that_a_guarded_process_says(tmp_path: Path, repository: Path) -> No
     assert "failed with '[secret TOOL_KEY]'" in log
     assert "ConnectionError: [secret TOOL_KEY]" in log
     assert done.stdout == "printed [secret TOOL_KEY]\n"
-    for words in (
+    for start in (
         "written [",
         "UserWarning: [",
         "POST [",
@@ -333,7 +335,7 @@ def test_all_that_a_guarded_process_says(tmp_path: Path, repository: Path) -> No
         "ValueError: [",
         "RuntimeError: a bug with [",
     ):
-        assert f"{words}secret TOOL_KEY]" in done.stderr
+        assert f"{start}secret TOOL_KEY]" in done.stderr
     for text in (done.stdout, done.stderr, log):
         assert KEY not in text
         assert "canary" not in text

@@ -20,8 +20,7 @@ import yaml
 from flows import cli
 from rft import config, stopping
 from rft.errors import ConfigError, Stopped, UserError
-from tasks import cancel, retention
-from tasks import ladder as climb
+from tasks import cancel, retention, stage_runner
 from tasks.dependencies import STAGES
 from tasks.promotion import agents, champions
 from tasks.runs import records
@@ -32,7 +31,7 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 from tasks.runs.run import Run
 from tests import tiny_recipe
-from tests.ladder import SECTIONS, again, inside, params, run, shelf
+from tests.ladder import SECTIONS, again, inside, params, run, stage_hashes
 
 
 # -- in the stages ---------------------------------------------------------------------------------
@@ -53,7 +52,7 @@ def test_the_warm_start_stops_after_a_step_and_ends_with_the_same_bytes(
                 run("policy", settings)
         monkeypatch.delenv(stopping.DEADLINE)
         run("policy", settings)
-    assert shelf(tmp_path / "stopped", "policy") == shelf(tmp_path / "whole", "policy")
+    assert stage_hashes(tmp_path / "stopped", "policy") == stage_hashes(tmp_path / "whole", "policy")
 
 
 @pytest.mark.slow
@@ -75,7 +74,7 @@ def test_training_stops_after_a_step_and_ends_with_the_same_bytes(
     with inside(tmp_path):
         run("train", params(ladder_recipe))
     assert "continues at step 1" in capsys.readouterr().out
-    assert shelf(tmp_path, "train") == shelf(ladder, "train")
+    assert stage_hashes(tmp_path, "train") == stage_hashes(ladder, "train")
 
 
 @pytest.mark.slow
@@ -94,7 +93,7 @@ def test_a_measurement_stops_before_its_next_batch_and_ends_with_the_same_bytes(
     monkeypatch.undo()
     with inside(tmp_path):
         run(stage, params(ladder_recipe))
-    assert shelf(tmp_path, stage) == shelf(ladder, stage)
+    assert stage_hashes(tmp_path, stage) == stage_hashes(ladder, stage)
 
 
 def test_a_stage_that_was_started_by_hand_belongs_to_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +154,7 @@ def test_a_run_stops_at_its_limit_and_the_same_run_goes_on_with_a_higher_one(tmp
         )
         assert {repro(second, stage) for stage in [*STAGES][:6]} == {"unchanged"}
         assert repro(second, "train") == "ran"
-        steps = (second.shelf("train") / "metrics.jsonl").read_text().splitlines()
+        steps = (second.stage_folder("train") / "metrics.jsonl").read_text().splitlines()
         assert len(steps) == 20
         assert "run" not in yaml.safe_load((second.tree / "params.yaml").read_text())
     assert second.record.state == "finished"
@@ -169,7 +168,7 @@ def pause(scripted: ladder_clone.Scripted, hours: float = 5) -> RunRecord:
     """A run that has two stages behind it, and waits."""
     with pytest.raises(Stopped), runs.start(scripted.clone, plan(scripted, max_hours=hours)) as run:  # noqa: PT012
         for stage in [*STAGES][:2]:
-            climb.drive(run, stage)
+            stage_runner.repro_stage(run, stage)
         run.update(settings=["--params", "p.yaml", "--set", f"run.max_hours={hours:g}", "--set", "train.steps=3"])
         raise Stopped("before stage baseline")
     [record] = records.load_all(scripted.clone)
@@ -182,7 +181,7 @@ def take_up(here: Clone, scripted: ladder_clone.Scripted, record: RunRecord) -> 
     with runs.start(here, plan(ladder_clone.Scripted(here, scripted.script), max_hours=9)) as run:
         assert (run.name, run.adopted) == (record.name, True)
         assert run.record.spent_s == record.spent_s
-        return {climb.drive(run, stage) for stage in [*STAGES][:2]}
+        return {stage_runner.repro_stage(run, stage) for stage in [*STAGES][:2]}
 
 
 @pytest.mark.slow
@@ -198,7 +197,7 @@ def test_a_paused_run_whose_worktree_is_gone_goes_on_or_is_recorded(tmp_path: Pa
     assert (finished.state, bool(finished.revision), finished.stages) == ("finished", True, record.stages)
     assert list(scripted.clone.worktrees.iterdir()) == []
 
-    ended = cancel.cancel(other, record, now=False, patience_s=60, tell=lambda line: None)
+    ended = cancel.cancel(other, record, force=False, timeout_s=60, tell=lambda line: None)
     assert ended is not None
     assert (ended.state, ended.stages, ended.spent_s) == ("cancelled", record.stages, record.spent_s)
     assert "Its worktree was gone" in ended.message
@@ -224,7 +223,7 @@ def test_a_paused_run_goes_on_in_a_clone_that_was_moved_or_copied(tmp_path: Path
     assert (finished.state, finished.stages) == ("finished", record.stages)
     assert list(there.worktrees.iterdir()) == []
 
-    ended = cancel.cancel(third, record, now=False, patience_s=60, tell=lambda line: None)
+    ended = cancel.cancel(third, record, force=False, timeout_s=60, tell=lambda line: None)
     assert ended is not None
     assert (ended.state, ended.stages) == ("cancelled", record.stages)
     for clone, revision in ((there, finished.revision), (third, ended.revision)):
@@ -304,10 +303,10 @@ def test_a_run_that_is_recorded_without_its_settings_names_no_model(tmp_path: Pa
     here.git("commit", "--quiet", "--all", "--message", "the recipe is named by --set")
     params = config.parse(raw)
     with pytest.raises(Stopped), runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:  # noqa: PT012
-        climb.drive(run, "traffic")
+        stage_runner.repro_stage(run, "traffic")
         raise Stopped("before stage drift")
     shutil.rmtree(run.tree)
-    ended = cancel.cancel(here, run.record, now=False, patience_s=60, tell=lambda line: None)
+    ended = cancel.cancel(here, run.record, force=False, timeout_s=60, tell=lambda line: None)
     assert ended is not None
     assert ended.revision
     with pytest.raises(UserError, match=r"this clone has no run yet\. Start one: "):

@@ -228,12 +228,12 @@ class TokenServer:
     async def load_vllm(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if body["lora_name"] in self.adapters and not body.get("load_inplace"):
-            words = f"The lora adapter '{body['lora_name']}' has already been loaded."
-            return vllm_error(400, "InvalidUserInput", words)
+            message = f"The lora adapter '{body['lora_name']}' has already been loaded."
+            return vllm_error(400, "InvalidUserInput", message)
         rank = json.loads(_read(Path(body["lora_path"], "adapter_config.json"))).get("r", 0)
         if rank > self.largest_rank:
-            words = f"LoRA rank {rank} is greater than max_lora_rank {self.largest_rank}."
-            return vllm_error(500, "InternalServerError", words)
+            message = f"LoRA rank {rank} is greater than max_lora_rank {self.largest_rank}."
+            return vllm_error(500, "InternalServerError", message)
         if (why := self._load(body)) is not None:
             return vllm_error(404, "NotFoundError", why)
         return web.Response(text=f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
@@ -291,8 +291,8 @@ class TokenServer:
 
     def _check_length(self, length: int) -> None:
         if length > self.engine.max_positions:
-            words = f"This model's maximum context length is {self.engine.max_positions} tokens."
-            raise Refused(400, "BadRequestError", words, "input_tokens")
+            message = f"This model's maximum context length is {self.engine.max_positions} tokens."
+            raise Refused(400, "BadRequestError", message, "input_tokens")
 
     def _sample(
         self, engine: Engine, ids: list[int], max_new: int, temperature: float, seed: int
@@ -325,8 +325,10 @@ class Refused(Exception):
 CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
-def vllm_error(status: int, kind: str, words: str, param: str | None = None) -> web.Response:
-    return web.json_response({"error": {"message": words, "type": kind, "param": param, "code": status}}, status=status)
+def vllm_error(status: int, kind: str, message: str, param: str | None = None) -> web.Response:
+    return web.json_response(
+        {"error": {"message": message, "type": kind, "param": param, "code": status}}, status=status
+    )
 
 
 def _read(path: Path) -> str:

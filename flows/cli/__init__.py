@@ -94,7 +94,7 @@ _REMEDIES = {
 
 
 def _remedy(message: str) -> str:
-    known = next((remedy for words, remedy in _REMEDIES.items() if words in message), None)
+    known = next((remedy for part, remedy in _REMEDIES.items() if part in message), None)
     return f"\n{known}, then run the same command: it goes on." if known and "same command" not in message else ""
 
 

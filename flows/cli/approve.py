@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flows import results
 from flows.cli.options import add_person, signer
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from flows.server import prefect_server
 from rft import commands, files
 from rft.errors import InfrastructureError, RftError, UserError
@@ -46,17 +46,19 @@ def run(options: argparse.Namespace) -> int:
     if options.signature:
         if options.reason or options.key or options.override_dirty:
             raise UserError("--signature names a statement that is signed already: give it alone.")
-        outcome = acts.submit(here, options.run, statement.made_elsewhere(Path(options.signature)), say)
+        outcome = acts.submit(here, options.run, statement.made_elsewhere(Path(options.signature)), print_line)
     else:
         if not options.reason:
             raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
         if options.print:
             return _print(here, options)
-        acts.assert_known(here, options.run, say)
+        acts.assert_known(here, options.run, print_line)
         _tell(here, options.run)
-        outcome = acts.approve(here, options.run, signer(here, options), options.reason, options.override_dirty, say)
-    if outcome.promoted is None and outcome.standing.is_enough:
-        outcome = _promote(here, outcome.waiting.act.run)
+        outcome = acts.approve(
+            here, options.run, signer(here, options), options.reason, options.override_dirty, print_line
+        )
+    if outcome.promoted is None and outcome.approval_status.is_enough:
+        outcome = _promote(here, outcome.request.act.run)
     _show(here, outcome)
     return 0
 
@@ -66,9 +68,9 @@ def _tell(here: Clone, run: str) -> None:
     if any(run in record.name for record in records.load_all(here)):
         return
     with contextlib.suppress(RftError):  # to approve says what is wrong, and in which clone to mend it
-        record = elsewhere.find(here, run, say)
+        record = elsewhere.find(here, run, print_line)
         results.show(here, record)
-        say(f"\nThat run is another clone's. Its page: {commands.command('report', record.name)}\n")
+        print_line(f"\nThat run is another clone's. Its page: {commands.command('report', record.name)}\n")
 
 
 def _promote(here: Clone, run: str) -> Outcome:
@@ -89,47 +91,51 @@ def _promote(here: Clone, run: str) -> Outcome:
                 if "Failed to reach API" not in (why := str(error)):
                     raise
     warn(f"Prefect does not answer, so it will not show this promotion ({why.splitlines()[0]})")
-    return acts.promote(here, run, say)
+    return acts.promote(here, run, print_line)
 
 
 def _print(here: Clone, options: argparse.Namespace) -> int:
-    wanted = acts.wanted(here, options.run, options.reason, options.override_dirty, say)
+    wanted = acts.wanted(here, options.run, options.reason, options.override_dirty, print_line)
     file = here.state / "ledger" / f"{options.run}.{wanted.act}.json"
     with files.replacing(file) as part:
         part.write_bytes(wanted.content_bytes)
-    say(wanted.model_dump_json(indent=1, exclude_none=True))
-    say(f"\nIt is in {file}. Sign that very file where your key is, and bring FILE.sig back beside it:")
-    say(f"  {keys.sign_command(str(Path(options.key or '~/.ssh/id_ed25519').expanduser()), file)}")
-    say(f"Then, until {wanted.expires}: {commands.command('approve', options.run, '--signature', f'{file}.sig')}")
+    print_line(wanted.model_dump_json(indent=1, exclude_none=True))
+    print_line(f"\nIt is in {file}. Sign that very file where your key is, and bring FILE.sig back beside it:")
+    print_line(f"  {keys.sign_command(str(Path(options.key or '~/.ssh/id_ed25519').expanduser()), file)}")
+    print_line(
+        f"Then, until {wanted.expires}: {commands.command('approve', options.run, '--signature', f'{file}.sig')}"
+    )
     return 0
 
 
 def _show(here: Clone, outcome: Outcome) -> None:
-    waiting, made, standing = outcome.waiting, outcome.promoted, outcome.standing
+    request, made, approval_status = outcome.request, outcome.promoted, outcome.approval_status
     if made is None:
-        have = ", ".join(said.person for said in standing.counting)
-        say(f"Run {waiting.act.run} has {len(standing.counting)} of {standing.needed} approvals ({have}).")
-        missing = standing.needed - len(standing.counting)
-        say(f"It waits for {missing} more until {waiting.act.expires} ({standing.why}).")
+        have = ", ".join(approval.person for approval in approval_status.counting)
+        print_line(
+            f"Run {request.act.run} has {len(approval_status.counting)} of {approval_status.needed} approvals ({have})."
+        )
+        missing = approval_status.needed - len(approval_status.counting)
+        print_line(f"It waits for {missing} more until {request.act.expires} ({approval_status.why}).")
         return
     if made.own_run:
-        warn(f"{waiting.starter_name} started this run and approves it too. It is allowed, and the ledger says so.")
+        warn(f"{request.starter_name} started this run and approves it too. It is allowed, and the ledger says so.")
     if made.overrides:
         warn("overridden: uncommitted code. The ledger says so.")
-    say(
+    print_line(
         f"Run {made.run} is the champion of {made.model}: champion {made.number}. @previous is "
-        f"{champion.in_words(made.before)}."
+        f"{champion.describe(made.before)}."
     )
-    say(f"In the ledger: entry {made.number}, {made.time}, {made.who}: {made.why}")
+    print_line(f"In the ledger: entry {made.number}, {made.time}, {made.who}: {made.why}")
     for problem in outcome.problems:
         warn(f"{problem}. The promotion stands; this is tried again at the next start.")
-    say(to_serve(here, made.model, made))
-    say(f"To undo it: {acts.undo_command(made.model)}")
+    print_line(to_serve(here, made.model, made))
+    print_line(f"To undo it: {acts.undo_command(made.model)}")
 
 
 def to_serve(here: Clone, model: str, made: Champion | None) -> str:
     """Say where the champion's bytes are, and which command exports them."""
-    state = book.read(here, said=say).state
+    state = book.read(here, report_line=print_line).state
     number = made.number if made else 0
     try:
         served = champions.at(here, state, number)
@@ -140,7 +146,7 @@ def to_serve(here: Clone, model: str, made: Champion | None) -> str:
     )
     prompt = f", prompt {served.champion.prompt.name!r}" if served.champion.prompt else ""
     if not served.champion.serve.is_single:
-        prompt += f", an answer is {served.champion.serve.words}"
+        prompt += f", an answer is {served.champion.serve.description}"
     where = f" of revision {made.revision[:10]}, in DVC's cache" if made else ""
     named = [] if list(state.moves) == [model] else ["--model", model]
     target = os.path.relpath(here.root / "exports" / f"{model}-{number}")

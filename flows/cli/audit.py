@@ -27,15 +27,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", metavar="VERSION|RUN|ENTRY", help="default: the champion that is served")
     parser.add_argument("--model", metavar="NAME", help="of champion or previous, where there are several")
     way = parser.add_mutually_exclusive_group()
-    for name, metavar, words in _WAYS:
-        way.add_argument(f"--{name}", metavar=metavar, help=words)
+    for name, metavar, help_text in _WAYS:
+        way.add_argument(f"--{name}", metavar=metavar, help=help_text)
     way.add_argument("--all", action="store_true", help="every version and every run")
     parser.add_argument("--conversations", action="store_true", help="list the conversations behind the version")
     parser.add_argument("--full", action="store_true", help="print every link, not only those that need a look")
     parser.add_argument("--json", action="store_true", help="print the graph as JSON")
     parser.add_argument("--page", metavar="FILE", type=Path, help="where to write the page (default: .rft/reports)")
-    words = "also write the version's ML-BOM, model card, OpenLineage events and signed provenance"
-    parser.add_argument("--export", metavar="FOLDER", type=Path, help=words)
+    help_text = "also write the version's ML-BOM, model card, OpenLineage events and signed provenance"
+    parser.add_argument("--export", metavar="FOLDER", type=Path, help=help_text)
     parser.add_argument("--anew", action="store_true", help="verify every signature of the ledger again")
     parser.add_argument("--no-fetch", action="store_true", help="ask no remote")
 

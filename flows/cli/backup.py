@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from rft import commands
+from rft.formatting import counted
 from rft.progress import Reporter
-from rft.words import counted
 from tasks import backup
 from tasks.backup import Manifest
 from tasks.runs import clone
@@ -29,21 +29,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     here, folder = clone.enter(), Path(options.folder).resolve()
-    say("[backup] looking for what belongs into it ...")
+    print_line("[backup] looking for what belongs into it ...")
     saved = backup.save(here, folder, Teller())
-    say(f"Backed up to {folder}: {holds(saved.made)}")
-    say(f"  copied now: {counted(saved.num_copied, 'file')}, {size(saved.copied_bytes)}; the rest was there")
+    print_line(f"Backed up to {folder}: {holds(saved.made)}")
+    print_line(f"  copied now: {counted(saved.num_copied, 'file')}, {size(saved.copied_bytes)}; the rest was there")
     if saved.num_removed:
-        say(f"  removed: {counted(saved.num_removed, 'file')} that this back-up no longer names")
+        print_line(f"  removed: {counted(saved.num_removed, 'file')} that this back-up no longer names")
     if saved.kept:
         shown = ", ".join(saved.kept[:_SHOWN])
         warn(f"{counted(len(saved.kept), 'file')} of DVC's cache are gone here, and the back-up keeps them: {shown}")
     for path in saved.damaged:
         warn(f"{path}: its bytes do not fit its name. Delete it, and fetch it again: dvc fetch")
-    say("Left out:")
+    print_line("Left out:")
     for line in saved.made.left_out:
-        say(f"  {line}.")
-    say(f"To verify it: {commands.command('restore', options.folder)}")
+        print_line(f"  {line}.")
+    print_line(f"To verify it: {commands.command('restore', options.folder)}")
     return 0
 
 

@@ -38,16 +38,16 @@ from rich.text import Text
 from flows import settings
 from flows.cli.options import add_settings, count
 from flows.cli.rollouts import STYLES
-from flows.screen import say, watched
-from rft import commands, config, files, recipe, reports, rows, shelves
+from flows.screen import print_line, watched
+from rft import commands, config, files, recipe, reports, rows, stage_files
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.rollouts import log as rollout_log
 from rft.rollouts import transcript
 from rft.rollouts.log import LogRow
 from rft.rows import check_graded
 from rft.stages import examples
 from rft.types import Example
-from rft.words import counted
 from tasks.display.markdown import ROWS, cell
 from tasks.promotion import champions
 from tasks.runs import by_hand, champion, clone
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
             "--set policy.server.model=..., or a model, --set policy.model=FOLDER (docs/models.md). The embedded "
             "policy needs a recipe with demonstrations."
         )
-    served = champion.BEGINNING if written else champions.of_params(here, params, say)
+    served = champion.BEGINNING if written else champions.of_params(here, params, print_line)
     served.refuse_other_base(params)
     with contextlib.chdir(here.root):  # recipe.path is relative to it
         rows = _rows(params, file)
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         report = by_hand.measure(here, params, rows, served, written)
     console = Console(highlight=False)
     console.print(table(report))
-    played = rollout_log.read(here.root / shelves.rollouts("baseline"))
+    played = rollout_log.read(here.root / stage_files.rollouts("baseline"))
     _show_worst(console, played, options.worst)
     for line in (*_cut(report, params), *_last(report, options)):
         console.print(line, markup=False, soft_wrap=True)
@@ -181,7 +181,7 @@ def _rows(params: config.Params, file: Path | None) -> list[Example]:
     """Return the rows to play: those of the file, or the recipe's validation examples."""
     section = params.examples
     if file is not None:
-        found = shelves.load_examples("validation", file, section.keys, _REMEDY)
+        found = stage_files.load_examples("validation", file, section.keys, _REMEDY)
     else:
         loaded = recipe.load(params.recipe, section.keys)
         found = examples.once(examples.from_recipe(loaded, "validation", section.validation, section.seed))
@@ -208,8 +208,8 @@ def table(report: reports.BaselineReport) -> Table:
     title = f"{num}, {k} each at temperature {at_work.temperature:g}, 95 % intervals"
     made = Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
     made.show_header = False
-    for words, (how, key) in ROWS.items():
-        made.add_row(words, cell(getattr(report, how).metrics.get(key)))
+    for label, (how, key) in ROWS.items():
+        made.add_row(label, cell(getattr(report, how).metrics.get(key)))
     made.add_row(*_best(at_work))
     shares = {name: at_work.shares[key] for name, key in _SHARES.items()}
     made.add_row("rows", ", ".join(f"{share:.0%} {name}" for name, share in shares.items()))
@@ -243,9 +243,9 @@ def worst(played: Sequence[LogRow], most: int) -> list[LogRow]:
 
 def _show_worst(console: Console, played: Sequence[LogRow], most: int) -> None:
     shown = worst(played, most)
-    say(f"The worst rollouts, of {counted(len(shown), 'row')}:")
+    print_line(f"The worst rollouts, of {counted(len(shown), 'row')}:")
     for row in shown:
-        say()
+        print_line()
         for line in transcript.lines(row):
             console.print(Text(line.text, STYLES[line.kind]), soft_wrap=True)
 

@@ -27,7 +27,7 @@ from rich.table import Table
 from flows import settings
 from flows.cli.doctor import policy_of_a_run
 from flows.cli.options import add_settings
-from flows.screen import say
+from flows.screen import print_line
 from rft import config
 from rft.progress import duration
 from tasks.runs import clone
@@ -61,9 +61,9 @@ def run(options: argparse.Namespace) -> int:
         stack.enter_context(contextlib.chdir(here.root))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         setup = Setup(load, find_policy=lambda params: policy_of_a_run(here, params, scratch))
-        found = speed.measure(setup, lambda words: print(f"[bench] {words}", file=sys.stderr, flush=True))
+        found = speed.measure(setup, lambda text: print(f"[bench] {text}", file=sys.stderr, flush=True))
     if options.json:
-        say(json.dumps(as_json(found), ensure_ascii=False, allow_nan=False))
+        print_line(json.dumps(as_json(found), ensure_ascii=False, allow_nan=False))
     else:
         draw(found)
     return 0
@@ -126,8 +126,8 @@ def draw(found: Found) -> None:
     for stage, (low, high) in found.stages.items():
         console.print(f"{stage:<11} about {duration(low)}, at most {duration(high)}")
     total = [sum(ends[side] for ends in found.stages.values()) for side in (0, 1)]
-    words = f"about {duration(total[0])}, at most {duration(total[1])}; tools and graders not counted"
-    console.print(f"{'a run':<11} {words}", soft_wrap=True)
+    text = f"about {duration(total[0])}, at most {duration(total[1])}; tools and graders not counted"
+    console.print(f"{'a run':<11} {text}", soft_wrap=True)
 
 
 def _row(rate: Rate, found: Found) -> list[str]:

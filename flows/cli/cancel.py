@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands
 from tasks import cancel
 from tasks.runs import clone, records
@@ -39,20 +39,20 @@ def run(options: argparse.Namespace) -> int:
     def tell(line: str) -> None:
         nonlocal told
         if not told:
-            say(f"Run {record.name} is asked to stop {'now' if options.now else 'at its next checkpoint'}.")
+            print_line(f"Run {record.name} is asked to stop {'now' if options.now else 'at its next checkpoint'}.")
         if time.monotonic() - told >= EVERY_S:
             told = time.monotonic()
             if line:
-                say(f"  {line}")
+                print_line(f"  {line}")
 
     ended = cancel.cancel(here, record, options.now, options.wait, tell)
     if ended is None:
-        say(
+        print_line(
             f"Run {record.name} is stopped. Nothing was recorded: it had not begun, or its worktree and commit "
             "were gone."
         )
         return 0
-    say(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
-    say(f"Its work is kept until it is past its retention. To go on from it with a new run: {ended.again}")
-    say(f"To remove what is past its retention: {commands.command('gc')}")
+    print_line(f"Run {ended.name} is cancelled, and recorded as revision {(ended.revision or '')[:10]}.")
+    print_line(f"Its work is kept until it is past its retention. To go on from it with a new run: {ended.again}")
+    print_line(f"To remove what is past its retention: {commands.command('gc')}")
     return 0

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from rft.errors import UserError
 from tasks.ledger import book
 from tasks.promotion import acts, agents, champions
@@ -29,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     at = moment(options.at) if options.at else None
-    state = book.latest(here, say).state
+    state = book.latest(here, print_line).state
     wanted = options.model
     if wanted and state.moves:
         acts.assert_model(state, wanted)
@@ -41,15 +41,17 @@ def run(options: argparse.Namespace) -> int:
         warn(f"the ledger was restarted at entry {state.since}: its owners' keys were lost. See rft ledger.")
     if not state.moves or (wanted and wanted not in state.moves):
         of = f" of {wanted}" if wanted else ""
-        say(f"Nothing{of} was promoted yet: the champion is the beginning, the base policy with the seed prompt.")
+        print_line(
+            f"Nothing{of} was promoted yet: the champion is the beginning, the base policy with the seed prompt."
+        )
     for model, moves in state.moves.items():
         if wanted in (None, model):
             then = [move for move in moves if at is None or move.time <= at]
             number = then[-1].champion if then else 0
             since = f", since {then[-1].time}" if then else ""
-            say(f"{model}: {champion.in_words(number)}{since}")
+            print_line(f"{model}: {champion.describe(number)}{since}")
             if made := state.promotions.get(number):
-                say(f"  run {made.run}, revision {made.revision[:10]}; {agents.approval(made)}")
+                print_line(f"  run {made.run}, revision {made.revision[:10]}; {agents.approval(made)}")
             doubtful = state.doubtful()
             for entry in dict.fromkeys((number, *(move.number for move in then[-1:]))):
                 if entry in doubtful:

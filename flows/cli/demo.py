@@ -15,9 +15,9 @@ from rich.console import Console
 from flows import results, settings
 from flows.cli import drift
 from flows.cli.invent import CONVERSATIONS, DAYS, START
-from flows.cli.run import climb
+from flows.cli.run import run_ladder
 from flows.drift import brief
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands, config, recipe
 from rft.reports import DriftReport
 from tasks.runs import clone
@@ -69,17 +69,17 @@ def run(options: argparse.Namespace) -> int:
     overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
     like, drifted = here.root / params.traffic.file, here.root / DRIFTED
-    say("1/3  traffic: two invented weeks, one like the reference and one drifted")
+    print_line("1/3  traffic: two invented weeks, one like the reference and one drifted")
     _invent(params, like, START, drifted=False)
     _invent(params, drifted, START + datetime.timedelta(days=7), drifted=True)
-    say("2/3  the ladder, on the first week")
-    record = climb(overrides=overrides)
-    say("3/3  drift alone, on the second week")
+    print_line("2/3  the ladder, on the first week")
+    record = run_ladder(overrides=overrides)
+    print_line("3/3  drift alone, on the second week")
     report, made = drift.check(here, params, drifted)
     if not made:
-        say("     (nothing changed since it was judged)")
+        print_line("     (nothing changed since it was judged)")
     _tell(report, [setting for setting in overrides if setting.startswith("examples.")])
-    say()
+    print_line()
     results.show(here, record)
     return 0
 
@@ -94,9 +94,9 @@ def _tell(report: DriftReport, changed: Sequence[str]) -> None:
 
 def _invent(params: config.Params, path: Path, start: datetime.date, drifted: bool) -> None:
     if path.exists():
-        say(f"     {path.name} is there already")
+        print_line(f"     {path.name} is there already")
         return
     recipe.load(params.recipe).simulate(
         path, start=start, days=DAYS, conversations=CONVERSATIONS, drifted=drifted, seed=0
     )
-    say(f"     {path.name}: {CONVERSATIONS} conversations")
+    print_line(f"     {path.name}: {CONVERSATIONS} conversations")

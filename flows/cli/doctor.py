@@ -26,8 +26,8 @@ from rich.table import Table
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say
-from rft import commands, config, shelves
+from flows.screen import print_line
+from rft import commands, config, stage_files
 from rft.config import reference
 from rft.errors import RftError
 from tasks.runs import artifacts, clone, records
@@ -100,7 +100,7 @@ def _examine(options: argparse.Namespace) -> int:
     code = doctor.exit_code(found)
     if options.json:
         result = {"checks": [asdict(finding) for finding in found], "ok": code == 0}
-        say(json.dumps(result, ensure_ascii=False, allow_nan=False))
+        print_line(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:
         draw(found, options.only)
     if doctor.left_behind():
@@ -116,9 +116,9 @@ def _show_resolved(options: argparse.Namespace) -> int:
 
     found = settings.resolve(clone.enter(), options.params, options.overrides)
     if options.json:
-        say(json.dumps(configuration.resolved(found), ensure_ascii=False))
+        print_line(json.dumps(configuration.resolved(found), ensure_ascii=False))
     else:
-        say(reference.commented(found, configuration.written(found)))
+        print_line(reference.commented(found, configuration.written(found)))
     return 0
 
 
@@ -147,15 +147,15 @@ def draw(found: Sequence[Finding], only: Sequence[str] = (), console: Console | 
 def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path | None:
     """Restore from the cache what stage `policy` of the newest run made of the same settings and
     recipe."""
-    shelf = str(shelves.folder("policy"))
+    stage_folder = str(stage_files.folder("policy"))
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
             continue
         at = artifacts.Revision(here, record.revision)
         with contextlib.suppress(RftError):  # bytes that are gone; settings of another version
-            if shelf in at.outs and _made_alike(at, params):
+            if stage_folder in at.outs and _made_alike(at, params):
                 folder = scratch / record.name  # its own: what one run has in part must not lie under another's
-                at.lay(shelf, folder)
+                at.lay(stage_folder, folder)
                 _announce(f"the policy is that of run {record.name}: same recipe, same settings")
                 return folder
     return None
@@ -169,9 +169,9 @@ def _made_alike(at: Revision, params: config.Params) -> bool:
     return same and at.has_same(params.recipe.path)
 
 
-def _announce(words: str) -> None:
+def _announce(message: str) -> None:
     """Say what is about to happen, such as how many calls will go to which server."""
-    print(f"[doctor] {words}", file=sys.stderr, flush=True)
+    print(f"[doctor] {message}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

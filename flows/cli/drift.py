@@ -9,8 +9,8 @@
 
 Nothing else runs, and nothing is recorded. A feature drifted when its effect is larger than the
 smallest that counts (drift.effects, drift.thresholds), and larger than chance allows at the level
-of a look (drift.alpha). The verdict says what to do: continue, refresh or stop. Whatever it is, the
-exit code is 0. docs/drift.md says how to read it.
+of one comparison (drift.alpha). The verdict says what to do: continue, refresh or stop. Whatever it
+is, the exit code is 0. docs/drift.md says how to read it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from rich.console import Console
 
 from flows import drift, settings
 from flows.cli.options import add_settings, count
-from flows.screen import say
-from rft import config, needs, progress, reports, secrets, shelves
+from flows.screen import print_line
+from rft import config, needs, progress, reports, secrets, stage_files
 from rft.errors import UserError
-from rft.page import Look
+from rft.page import DriftComparison
 from rft.reports import DriftReport
-from tasks.display import looks
+from tasks.display import comparisons
 from tasks.promotion import champions
 from tasks.runs import clone, records, windows
 from tasks.runs.artifacts import Revision
@@ -73,41 +73,43 @@ def _windows(options: argparse.Namespace) -> int:
     wanted = settings.resolve(here, options.params, options.overrides)
     recipe = wanted.recipe.path
     against = settings.newest(here, options.against, recipe)
-    looks: list[Look] = []
+    comparisons: list[DriftComparison] = []
     for place, given in enumerate(options.windows):
         path = settings.newest(here, given, recipe)
         assert path is not None
         report, _ = check(here, wanted, path, against)
         name = Path(path).name
-        looks.append(Look(name, given, report))
+        comparisons.append(DriftComparison(name, given, report))
         if not options.json:
             if place:
-                say()
+                print_line()
             drift.tell(here, report, name=name)
     if options.json:
-        found = [look.report.model_dump(mode="json") for look in looks if look.report is not None]
-        say(secrets.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False, indent=1))
+        found = [
+            comparison.report.model_dump(mode="json") for comparison in comparisons if comparison.report is not None
+        ]
+        print_line(secrets.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False, indent=1))
     if options.html:
-        drift.write_page(options.html, looks)
+        drift.write_page(options.html, comparisons)
         if not options.json:
-            say(f"Page: {options.html}")
+            print_line(f"Page: {options.html}")
     return 0
 
 
 def _history(options: argparse.Namespace) -> int:
     here = clone.enter()
     recipe = champions.model_name(settings.resolve(here, options.params, options.overrides))
-    found = looks.history(here, recipe, options.n)
+    found = comparisons.history(here, recipe, options.n)
     if options.json:
-        say(secrets.dumps(drift.as_json(found.looks), ensure_ascii=False, indent=1))
+        print_line(secrets.dumps(drift.as_json(found.comparisons), ensure_ascii=False, indent=1))
     else:
         console = Console(highlight=False)
         for line in drift.of_runs(found, recipe):
             console.print(line, soft_wrap=True)
     if options.html:
-        drift.write_page(options.html, found.looks, f"Drift of {recipe}, run by run", with_features=False)
+        drift.write_page(options.html, found.comparisons, f"Drift of {recipe}, run by run", with_features=False)
         if not options.json:
-            say(f"Page: {options.html}")
+            print_line(f"Page: {options.html}")
     return 0
 
 
@@ -143,17 +145,17 @@ def check(
 
 
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
-    """Write what the stage reads: the champion without weights, and the newest traffic shelf."""
-    champions.of_params(here, params, say).place(scratch, weights=False)
+    """Write what the stage reads: the champion without weights, and the newest files of traffic."""
+    champions.of_params(here, params, print_line).place(scratch, weights=False)
     for record in reversed(records.load_all(here)):
         if record.revision is None or record.bytes_removed:
             continue
         at = Revision(here, record.revision)
-        shelf = {name: at.read(shelves.folder("traffic") / name) for name in TRAFFIC}
-        if all(shelf.values()):
-            folder = scratch / shelves.folder("traffic")
+        traffic_files = {name: at.read(stage_files.folder("traffic") / name) for name in TRAFFIC}
+        if all(traffic_files.values()):
+            folder = scratch / stage_files.folder("traffic")
             folder.mkdir(parents=True)
-            for name, content in shelf.items():
+            for name, content in traffic_files.items():
                 (folder / name).write_bytes(content or b"")
             return
 

@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from tasks.promotion import agents
 from tasks.runs import clone
 
@@ -54,15 +54,15 @@ def run(options: argparse.Namespace) -> int:
         warn(f"not approved: {agent.standing}. Its README says so too.")
     if manifest.not_compared:
         warn(f"no recorded opening was compared: {manifest.not_compared}. Its README says so too.")
-    say(f"{agent.words} ({agent.standing})")
-    say(f"  {_what(manifest)}")
+    print_line(f"{agent.description} ({agent.standing})")
+    print_line(f"  {_what(manifest)}")
     if manifest.openings_compared:
         openings = f"{manifest.openings_compared} recorded openings"
-        say(f"  checked: prompt, tools and template give {openings} token by token; every hash holds")
+        print_line(f"  checked: prompt, tools and template give {openings} token by token; every hash holds")
     if moved := manifest.weights.moved:
         kept = "" if moved.kept is None else f", cosine of learned and exported change {moved.kept:.4f}"
-        say(f"  the cast to {manifest.weights.dtype} moved a weight by {moved.by_cast:.3g} at most{kept}")
-    say(f"Exported to {target}: README.md there has the command that starts vLLM with it.")
+        print_line(f"  the cast to {manifest.weights.dtype} moved a weight by {moved.by_cast:.3g} at most{kept}")
+    print_line(f"Exported to {target}: README.md there has the command that starts vLLM with it.")
     return 0
 
 

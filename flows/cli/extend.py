@@ -12,7 +12,7 @@ import argparse
 from flows import extension, results
 from flows.cli.options import count
 from flows.cli.run import retrain
-from flows.screen import say
+from flows.screen import print_line
 from tasks.runs import clone
 
 
@@ -28,8 +28,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
-    more = extension.of(here, options.run, options.blocks, say)
-    say(more.words)
+    more = extension.from_run(here, options.run, options.blocks, print_line)
+    print_line(more.description)
     record = retrain(here, extends=more.extended.name, blocks=more.blocks)
     results.show(here, record)
     return 0

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands
 from tasks import retention
 from tasks.retention import Item, Plan
@@ -37,36 +37,38 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     keep = settings.resolve(here, options.params, options.overrides).run.retention
-    say("Looking for what is past its retention (section run.retention of params.yaml) ...")
+    print_line("Looking for what is past its retention (section run.retention of params.yaml) ...")
     with retention.alone(here):
         seen = retention.plan(here, keep)
     _tell(seen)
     if not seen.items:
         return 0
     if not options.yes and not _agreed():
-        say(f"Nothing was removed. To remove it: {commands.command('gc', '--yes')}")
+        print_line(f"Nothing was removed. To remove it: {commands.command('gc', '--yes')}")
         return 0
     named = {item.path for item in seen.items}
     with retention.alone(here):
         todo = retention.plan(here, keep)  # a run may have come and gone since
         todo.items = [item for item in todo.items if item.path in named]
         removed = retention.carry_out(here, todo, _bar)
-    say(f"Removed {_size(removed)}.")
+    print_line(f"Removed {_size(removed)}.")
     return 0
 
 
 def _tell(seen: Plan) -> None:
     for reason in seen.kept:
-        say(f"  kept: {reason}")
+        print_line(f"  kept: {reason}")
     if not seen.items:
-        say("Nothing is past its retention.")
+        print_line("Nothing is past its retention.")
         return
     for kind, group in groupby(seen.items, key=lambda item: item.kind):
         items = list(group)
-        say(f"  {_size(_sum(items)):>9}  {len(items)} {WORDS[kind]}")
+        print_line(f"  {_size(_sum(items)):>9}  {len(items)} {WORDS[kind]}")
         for line in _lines(items):
-            say(f"             {line}")
-    say(f"  {_size(_sum(seen.items)):>9}  in all would be removed. Revisions, records of runs and the ledger stay.")
+            print_line(f"             {line}")
+    print_line(
+        f"  {_size(_sum(seen.items)):>9}  in all would be removed. Revisions, records of runs and the ledger stay."
+    )
 
 
 def _lines(items: list[Item]) -> list[str]:
@@ -92,7 +94,7 @@ def _agreed() -> bool:
 
 def _bar(done: int, total: int) -> None:
     if done % 1000 == 0:
-        say(f"  {done} of {total}")
+        print_line(f"  {done} of {total}")
 
 
 def _sum(items: list[Item]) -> int:

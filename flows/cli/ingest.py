@@ -21,11 +21,11 @@ from rich.table import Table
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say
-from rft import files, shelves
+from flows.screen import print_line
+from rft import files, stage_files
+from rft.formatting import counted
 from rft.reports import Manifest
-from rft.snapshots import reading
-from rft.words import counted
+from rft.traffic import reading
 from tasks.runs import clone, windows
 
 SHOWN = 10
@@ -41,13 +41,13 @@ def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     wanted = settings.resolve(here, options.params, options.overrides)
     log = settings.given(here, options.log)
-    _, inputs = windows.take_in(here, wanted, log, say)
+    _, inputs = windows.take_in(here, wanted, log, print_line)
     (snapshot,) = inputs.values()
-    place = here.root / shelves.SNAPSHOT
+    place = here.root / stage_files.SNAPSHOT
     files.delete(place)
     shutil.copytree(snapshot, place)
     tell(reading.manifest(snapshot))
-    say(f"The snapshot: {shelves.SNAPSHOT}")
+    print_line(f"The snapshot: {stage_files.SNAPSHOT}")
     return 0
 
 
@@ -61,9 +61,11 @@ def tell(manifest: Manifest, console: Console | None = None) -> None:
         table.add_row(source.name, source.format, f"{source.num_rows:,}", f"{source.num_bytes:,}")
     console.print(table)
     if (more := len(manifest.sources) - SHOWN) > 0:
-        say(f"... and {counted(more, 'file')} more")
+        print_line(f"... and {counted(more, 'file')} more")
     graded = f"{manifest.num_with_feedback:,} graded"
-    say(f"{counted(manifest.num_conversations, 'conversation')} from {manifest.first} to {manifest.last}, {graded}")
+    print_line(
+        f"{counted(manifest.num_conversations, 'conversation')} from {manifest.first} to {manifest.last}, {graded}"
+    )
     lost = {reason: count for reason, count in manifest.rejected.items() if not reason.startswith(reading.KEPT)}
     kept = {reason: count for reason, count in manifest.rejected.items() if reason not in lost}
     for what, counts in (
@@ -73,6 +75,6 @@ def tell(manifest: Manifest, console: Console | None = None) -> None:
         ("redacted", manifest.redacted),
     ):
         if counts:
-            say(f"{what}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}")
+            print_line(f"{what}: {', '.join(f'{name} {count:,}' for name, count in counts.items())}")
     for row in manifest.unread[:SHOWN]:
-        say(f"  {row.source}:{row.line}: {row.why}")
+        print_line(f"  {row.source}:{row.line}: {row.why}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flows import settings
 from flows.cli.options import add_settings, count
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands, recipe
 from rft.errors import UserError
 from tasks.runs import clone
@@ -55,9 +55,9 @@ def run(options: argparse.Namespace) -> int:
             drifted=options.drifted,
             seed=options.seed,
         )
-    say(f"{path}: {options.conversations} invented conversations from {options.start}, {options.days} days")
+    print_line(f"{path}: {options.conversations} invented conversations from {options.start}, {options.days} days")
     if not options.file:
-        say(f"Run the ladder on it with: {commands.command('run')}")
+        print_line(f"Run the ladder on it with: {commands.command('run')}")
     return 0
 
 

@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.cli.options import add_person, signer
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from rft.errors import UserError
-from rft.words import counted
-from tasks.ledger import book, describe, fate, restart, statement
+from rft.formatting import counted
+from tasks.ledger import book, describe, request_status, restart, statement
 from tasks.ledger.book import Ledger
 from tasks.ledger.chain import Stored
-from tasks.ledger.doubt import Doubt
 from tasks.ledger.entry import Genesis, PolicyChange
+from tasks.ledger.key_compromise import KeyCompromise
 from tasks.ledger.policy import Policy, Rules, SetClocks, SetRules
 from tasks.promotion import acts, retiring, sharing
 from tasks.promotion.acts import Signer
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(here: Clone, options: argparse.Namespace) -> int:
-    ledger = book.latest(here, _quiet if options.json else say, anew=options.verify)
+    ledger = book.latest(here, _quiet if options.json else print_line, reverify=options.verify)
     stored, state = ledger.stored, ledger.state
     doubtful = state.doubtful()
     for each in stored:
@@ -90,38 +90,40 @@ def _show(here: Clone, options: argparse.Namespace) -> int:
     if options.json:
         return 0
     if not stored:
-        say("There is no ledger yet. It begins with the first request for a promotion.")
+        print_line("There is no ledger yet. It begins with the first request for a promotion.")
     elif options.verify:
         if doubtful:
-            say(f"{len(doubtful)} entries are doubtful, and the lines above say why. What to do: docs/ledger.md")
-        say(f"Verified: {len(stored)} entries, every signature, role and hash, from genesis {state.genesis[:16]} on.")
+            print_line(f"{len(doubtful)} entries are doubtful, and the lines above say why. What to do: docs/ledger.md")
+        print_line(
+            f"Verified: {len(stored)} entries, every signature, role and hash, from genesis {state.genesis[:16]} on."
+        )
     for line in _waiting(ledger):
-        say(line)
+        print_line(line)
     return 0
 
 
 def _became(each: Stored, ledger: Ledger) -> dict[str, object] | None:
     """What became of a request. None for other entries."""
-    waiting = ledger.state.requests.get(each.entry.number)
-    if waiting is None:
+    request = ledger.state.requests.get(each.entry.number)
+    if request is None:
         return None
-    found = fate.of(ledger.state, waiting, book.now(ledger))
-    by = [said.person for said in found.standing.counting]
+    found = request_status.status(ledger.state, request, book.now(ledger))
+    by = [approval.person for approval in found.approval_status.counting]
     return {
         "kind": found.kind,
-        "words": found.words,
+        "words": found.description,
         "approved_by": by,
-        "approvals_needed": found.standing.needed,
+        "approvals_needed": found.approval_status.needed,
         "approve": found.approve,
     }
 
 
 def _waiting(ledger: Ledger) -> Iterator[str]:
     """What waits for people, with the command that approves it."""
-    for waiting, found in fate.open_requests(ledger.state, book.now(ledger)):
-        by = ", ".join(said.person for said in found.standing.counting)
+    for request, found in request_status.open_requests(ledger.state, book.now(ledger)):
+        by = ", ".join(approval.person for approval in found.approval_status.counting)
         who = f" ({by})" if by else ""
-        yield f"\n{waiting.act.model}: run {waiting.act.run} {found.words}{who}, until {waiting.act.expires}"
+        yield f"\n{request.act.model}: run {request.act.run} {found.description}{who}, until {request.act.expires}"
         yield f"  {found.approve}"
 
 
@@ -129,25 +131,25 @@ def _quiet(_: str) -> None:
     """--json prints entries alone."""
 
 
-def _row(each: Stored, doubtful: dict[int, Doubt]) -> dict[str, object]:
-    said, doubt = each.files.get("statement.json"), doubtful.get(each.entry.number)
+def _row(each: Stored, doubtful: dict[int, KeyCompromise]) -> dict[str, object]:
+    content, key_compromise = each.files.get("statement.json"), doubtful.get(each.entry.number)
     return {
         **json.loads(each.entry.content),
         "commit": each.commit.id,
         "sha256": each.entry.id,
-        "statement": json.loads(said) if said else None,
-        "doubtful": asdict(doubt) if doubt else None,
+        "statement": json.loads(content) if content else None,
+        "doubtful": asdict(key_compromise) if key_compromise else None,
     }
 
 
-def _show_line(each: Stored, doubtful: dict[int, Doubt]) -> None:
+def _show_line(each: Stored, doubtful: dict[int, KeyCompromise]) -> None:
     """Red on a terminal: a restart, clocks that are not compared, and what is doubtful."""
     act = each.entry.act
     is_restart = isinstance(act, Genesis) and act.restarts is not None
     is_red = is_restart or (isinstance(act, PolicyChange) and isinstance(act.change, SetClocks))
-    doubt = doubtful.get(each.entry.number)
-    mark = f"  DOUBTFUL: {doubt}" if doubt else ""
-    line = f"{each.entry.number:>4}  {each.entry.time}  {describe.in_words(each)}{mark}"
+    key_compromise = doubtful.get(each.entry.number)
+    mark = f"  DOUBTFUL: {key_compromise}" if key_compromise else ""
+    line = f"{each.entry.number:>4}  {each.entry.time}  {describe.with_reason(each)}{mark}"
     Console(highlight=False).print(Text(line, style="bold red" if is_red or mark else ""), soft_wrap=True)
 
 
@@ -169,11 +171,11 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
             raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
 
     changed(Policy())
-    entry = acts.change(here, changed, signer(here, options), options.reason, say)
-    policy = book.read(here, said=say).state.policy
+    entry = acts.change(here, changed, signer(here, options), options.reason, print_line)
+    policy = book.read(here, report_line=print_line).state.policy
     rules = policy.rules_of(options.model) if options.model else policy.rules
     have = len(policy.holders("owner", "approver"))
-    say(f"From entry {entry.number + 1} on: {', '.join(f'{key}={value}' for key, value in rules)}")
+    print_line(f"From entry {entry.number + 1} on: {', '.join(f'{key}={value}' for key, value in rules)}")
     if have < rules.approvers + rules.four_eyes:
         warn(f"{have} people can approve, and these rules may need {rules.approvers + rules.four_eyes}. Enrol more.")
     return 0
@@ -182,9 +184,9 @@ def _rules(here: Clone, options: argparse.Namespace) -> int:
 def _clocks(here: Clone, options: argparse.Namespace) -> int:
     if not 0 < options.days <= 3650:
         raise UserError(f"--days {options.days:g}: give more than 0, and 3650 at most.")
-    until = statement.later(book.now(book.latest(here, say)), days=options.days)
-    entry = acts.change(here, SetClocks(until=until), signer(here, options), options.reason, say)
-    say(f"From entry {entry.number + 1} until {until}, no entry is refused because two clocks disagree.")
+    until = statement.later(book.now(book.latest(here, print_line)), days=options.days)
+    entry = acts.change(here, SetClocks(until=until), signer(here, options), options.reason, print_line)
+    print_line(f"From entry {entry.number + 1} until {until}, no entry is refused because two clocks disagree.")
     return 0
 
 
@@ -192,25 +194,27 @@ def _erase(here: Clone, options: argparse.Namespace) -> int:
     def owner(policy: Policy) -> Signer | None:
         return signer(here, options) if policy.holders("owner") else None
 
-    entry, elsewhere = retiring.erase(here, options.entry, options.reason, owner, say)
-    say(f"Entry {entry}: the list of examples of entry {options.entry} is erased here, and its test set is retired.")
-    say("How many looks other sets share with it cannot be counted any more.")
+    entry, elsewhere = retiring.erase(here, options.entry, options.reason, owner, print_line)
+    print_line(
+        f"Entry {entry}: the list of examples of entry {options.entry} is erased here, and its test set is retired."
+    )
+    print_line("How many looks other sets share with it cannot be counted any more.")
     for place in elsewhere:
-        say(f"DVC's remote may hold it still. Delete it there: {place}")
+        print_line(f"DVC's remote may hold it still. Delete it there: {place}")
     return 0
 
 
 def _share(here: Clone, options: argparse.Namespace) -> int:
-    runs = sharing.share(here, say)
-    say(f"Shared: the ledger, and the bytes of {counted(len(runs), 'run')} that wait or were promoted.")
+    runs = sharing.share(here, print_line)
+    print_line(f"Shared: the ledger, and the bytes of {counted(len(runs), 'run')} that wait or were promoted.")
     return 0
 
 
 def _restart(here: Clone, options: argparse.Namespace) -> int:
     if options.accept:
-        restart.accept(here, say)
+        restart.accept(here, print_line)
     elif not options.reason:
         raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
     else:
-        restart.restart(here, options.reason, say)
+        restart.restart(here, options.reason, print_line)
     return 0

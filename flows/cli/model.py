@@ -21,10 +21,10 @@ from rich.table import Table
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say
-from rft import shelves
+from flows.screen import print_line
+from rft import stage_files
+from rft.formatting import counted
 from rft.models import source
-from rft.words import counted
 from tasks.runs import clone
 
 SHOWN = 10
@@ -40,12 +40,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     section = settings.resolve(here, options.params, options.overrides).policy
-    found = source.resolve(section, here.root, here.state, (lambda words: None) if options.json else say)
+    found = source.resolve(section, here.root, here.state, (lambda line: None) if options.json else print_line)
     if options.json:
         print(json.dumps(found.model.model_dump(mode="json"), indent=1))
     elif found.source is None:
         own = "the embedded policy, which stage `policy` builds"
-        say(own if found.model.kind == "embedded" else "A chat endpoint's own, of which nobody sees the bytes.")
+        print_line(own if found.model.kind == "embedded" else "A chat endpoint's own, of which nobody sees the bytes.")
     else:
         model = found.model
         table = Table(box=None, pad_edge=False)
@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
             table.add_row(name, f"{file.num_bytes:,}", file.sha256[:16])
         Console(highlight=False).print(table)
         if (more := len(largest) - SHOWN) > 0:
-            say(f"... and {counted(more, 'file')} more")
+            print_line(f"... and {counted(more, 'file')} more")
         at = f" at commit {model.revision}" if model.revision else ""
-        say(f"{model.model}: {model.kind}{at}, SHA-256 {model.sha256}")
+        print_line(f"{model.model}: {model.kind}{at}, SHA-256 {model.sha256}")
     if options.write:
         source.write(found, here.root)
-        say(f"Written: {shelves.path(type(found.model))}")
+        print_line(f"Written: {stage_files.path(type(found.model))}")
     return 0

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from flows import settings
 from flows.cli.invent import CONVERSATIONS, DAYS, START
-from flows.screen import say
+from flows.screen import print_line
 from rft import bridges, commands, config, files, recipe
 from rft.errors import UserError
 from tasks.runs import clone
@@ -58,22 +58,22 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     here = clone.find()
-    target, inside = _target(here.root, options.folder)
+    target, relative_path = _target(here.root, options.folder)
     if options.source:
-        return _import(here, options, target, inside)
+        return _import(here, options, target, relative_path)
     for name in ("files", "range", "chance", "pass_threshold"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} is for an import. Add --from KIND:FILE.")
-    _copy(here, target, inside)
-    say(f"{inside}/README.md says what each file is for. It works as it is; try in this order:")
-    for verb, words in NEXT.items():
-        say(f"  {commands.command(verb)}    # {words}")
-    say(f"The traffic is invented: data/inbox/{target.name}/{INVENTED}. Put windows of your own beside it,")
-    say(f"and name one in traffic.file of {inside}/params.yaml, or with --window.")
-    say("On a schedule: give infra/schedule.yaml the lines")
-    say(f"  params: {inside}/params.yaml")
-    say(f"  window: data/inbox/{target.name}/*.jsonl")
-    _say_commit(here, inside, target.name)
+    _copy(here, target, relative_path)
+    print_line(f"{relative_path}/README.md says what each file is for. It works as it is; try in this order:")
+    for verb, comment in NEXT.items():
+        print_line(f"  {commands.command(verb)}    # {comment}")
+    print_line(f"The traffic is invented: data/inbox/{target.name}/{INVENTED}. Put windows of your own beside it,")
+    print_line(f"and name one in traffic.file of {relative_path}/params.yaml, or with --window.")
+    print_line("On a schedule: give infra/schedule.yaml the lines")
+    print_line(f"  params: {relative_path}/params.yaml")
+    print_line(f"  window: data/inbox/{target.name}/*.jsonl")
+    _print_commit(here, relative_path, target.name)
     return 0
 
 
@@ -102,29 +102,31 @@ def _whole(target: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _import(here: Clone, options: argparse.Namespace, target: Path, inside: str) -> int:
+def _import(here: Clone, options: argparse.Namespace, target: Path, relative_path: str) -> int:
     given = {"range": options.range, "chance": options.chance, "pass_threshold": options.pass_threshold}
     declared = {key: value for key, value in given.items() if value is not None}
     imported = bridges.read(options.source, options.files)
     with _whole(target) as part:
-        told = bridges.written(imported, part, inside, target.name, declared)
-        settings.of_import(part / "params.yaml", f"{inside}/params.yaml")
+        told = bridges.write_agent(imported, part, relative_path, target.name, declared)
+        settings.of_import(part / "params.yaml", f"{relative_path}/params.yaml")
         if imported.traffic:
             _keep_traffic(here, target.name, imported.traffic)
     commands.remember(settings=commands.options(here.root, str(target / "params.yaml")))
     for line in told:
-        say(line)
-    say(f"To fill: {inside}/params.yaml: the model (policy) and the margins of the gate (gate), before a run")
-    say("See the grader refuse empty and generic answers:")
-    say(f"  {commands.command('exploits')}")
-    say("How good is an agent at it today? Any server of chat completions will do:")
+        print_line(line)
+    print_line(
+        f"To fill: {relative_path}/params.yaml: the model (policy) and the margins of the gate (gate), before a run"
+    )
+    print_line("See the grader refuse empty and generic answers:")
+    print_line(f"  {commands.command('exploits')}")
+    print_line("How good is an agent at it today? Any server of chat completions will do:")
     server = (
         "--set policy.server.kind=chat --set policy.server.url=http://127.0.0.1:8000 --set policy.server.model=NAME"
     )
-    say(f"  {commands.command('baseline')} {server}")
-    say("Before a run, check for what would go wrong:")
-    say(f"  {commands.command('doctor')}")
-    _say_commit(here, inside, target.name)
+    print_line(f"  {commands.command('baseline')} {server}")
+    print_line("Before a run, check for what would go wrong:")
+    print_line(f"  {commands.command('doctor')}")
+    _print_commit(here, relative_path, target.name)
     return 0
 
 
@@ -135,12 +137,12 @@ def _keep_traffic(here: Clone, name: str, traffic: Sequence[str]) -> None:
         raise UserError(f"{window.relative_to(here.root)} exists already. Move it away, or name another folder.")
     window.parent.mkdir(parents=True, exist_ok=True)
     files.write_text("".join(f"{line}\n" for line in traffic), window)
-    say(f"{window.relative_to(here.root)}: {len(traffic)} logged conversations, a window of traffic")
+    print_line(f"{window.relative_to(here.root)}: {len(traffic)} logged conversations, a window of traffic")
 
 
-def _copy(here: Clone, target: Path, inside: str) -> None:
+def _copy(here: Clone, target: Path, relative_path: str) -> None:
     with _whole(target) as part:
-        _fill_template(part, target.name, inside)
+        _fill_template(part, target.name, relative_path)
     window = here.root / "data" / "inbox" / target.name / INVENTED
     if not window.exists():
         recipe.load(config.Recipe(path=str(target))).simulate(
@@ -149,16 +151,16 @@ def _copy(here: Clone, target: Path, inside: str) -> None:
     commands.remember(settings=commands.options(here.root, str(target / "params.yaml")))
 
 
-def _fill_template(part: Path, name: str, inside: str) -> None:
+def _fill_template(part: Path, name: str, relative_path: str) -> None:
     shutil.copytree(TEMPLATE, part, ignore=shutil.ignore_patterns("__pycache__"))
     settings = part / "params.yaml"
     settings.write_text(
-        settings.read_text(encoding="utf-8").replace("RECIPE_FOLDER", inside).replace("RECIPE_NAME", name),
+        settings.read_text(encoding="utf-8").replace("RECIPE_FOLDER", relative_path).replace("RECIPE_NAME", name),
         encoding="utf-8",
     )
 
 
-def _say_commit(here: Clone, inside: str, name: str) -> None:
-    say("Commit the folder once it is yours, because a run of uncommitted code is marked dirty:")
+def _print_commit(here: Clone, relative_path: str, name: str) -> None:
+    print_line("Commit the folder once it is yours, because a run of uncommitted code is marked dirty:")
     git = f"git -C {shlex.quote(str(here.root))}"
-    say(f"  {git} add {shlex.quote(inside)} && {git} commit -m {shlex.quote(f'Recipe {name}')}")
+    print_line(f"  {git} add {shlex.quote(relative_path)} && {git} commit -m {shlex.quote(f'Recipe {name}')}")

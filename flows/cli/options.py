@@ -50,8 +50,10 @@ def signer(clone: Clone, options: argparse.Namespace) -> Signer:
 
 def add_open_test(parser: argparse.ArgumentParser) -> None:
     closed = parser.add_argument_group("the test set")
-    words = "show its rollouts, too. An entry in the ledger says so, and no later run can be judged on these examples"
-    closed.add_argument("--open-test", action="store_true", help=words)
+    help_text = (
+        "show its rollouts, too. An entry in the ledger says so, and no later run can be judged on these examples"
+    )
+    closed.add_argument("--open-test", action="store_true", help=help_text)
     closed.add_argument("--reason", metavar="TEXT", help="with --open-test: why; the ledger keeps it")
 
 
@@ -64,7 +66,7 @@ def check_open_test(options: argparse.Namespace) -> None:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose rollouts: where they are, and which of them."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest run")
-    parser.add_argument("--here", action="store_true", help="the shelves of this folder instead of a run's")
+    parser.add_argument("--here", action="store_true", help="the stages' files in this folder instead of a run's")
     which = parser.add_argument_group("which of them")
     which.add_argument("--stage", metavar="STAGE", help="baseline, prompt, train or challenger")
     which.add_argument("--arm", metavar="ARM", help="champion, challenger, a prompt's name")

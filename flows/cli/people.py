@@ -17,7 +17,7 @@ import argparse
 from pathlib import Path
 
 from flows.cli.options import add_person, signer
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands
 from rft.errors import UserError
 from tasks.ledger import book, keys
@@ -63,8 +63,8 @@ def _add(here: Clone, options: argparse.Namespace) -> int:
         if not (options.name and options.role and options.public):
             raise UserError("a person needs NAME, --role and --public KEY; this clone itself: --machine")
         change = acts.enrolled(Enrol, name=options.name, roles=options.role, key=_public(options.public))
-    entry = acts.change(here, change, signer(here, options), options.reason, say)
-    say(f"Enrolled: {change.name}, from entry {entry.number + 1} on.")
+    entry = acts.change(here, change, signer(here, options), options.reason, print_line)
+    print_line(f"Enrolled: {change.name}, from entry {entry.number + 1} on.")
     return 0
 
 
@@ -81,7 +81,7 @@ def _public(text: str) -> str:
 
 
 def _remove(here: Clone, options: argparse.Namespace) -> int:
-    state = book.latest(here, say).state
+    state = book.latest(here, print_line).state
     policy, machine = state.policy, state.policy.machines.get(options.name)
     if options.compromised_since is not None:
         return _compromised(here, options, state)
@@ -90,8 +90,8 @@ def _remove(here: Clone, options: argparse.Namespace) -> int:
         raise UserError(f"{options.name} is not enrolled. There are: {known}.")
     who = signer(here, options)
     change = RemoveMachine(name=options.name) if machine else Remove(name=options.name)
-    acts.change(here, change, who, options.reason, say)
-    say(f"Removed {options.name}. What they signed before stays signed.")
+    acts.change(here, change, who, options.reason, print_line)
+    print_line(f"Removed {options.name}. What they signed before stays signed.")
     return 0
 
 
@@ -109,9 +109,9 @@ def _compromised(here: Clone, options: argparse.Namespace, state: State) -> int:
         policy = changed(policy, change)
     who = signer(here, options)
     for change in changes:
-        acts.change(here, change, who, options.reason, say)
+        acts.change(here, change, who, options.reason, print_line)
     gone = options.name not in {*policy.people, *policy.machines}
-    say(
+    print_line(
         f"{'Removed ' + options.name if gone else options.name + ' stays, with another key'}. What "
         f"{', '.join(wanted)} signed since entry {options.compromised_since} is doubtful."
     )
@@ -119,20 +119,20 @@ def _compromised(here: Clone, options: argparse.Namespace, state: State) -> int:
 
 
 def _list(here: Clone, options: argparse.Namespace) -> int:
-    state = book.read(here, said=say).state
+    state = book.read(here, report_line=print_line).state
     if not state.number:
-        say("There is no ledger yet. It begins with the first request; the first to decide becomes its owner.")
+        print_line("There is no ledger yet. It begins with the first request; the first to decide becomes its owner.")
         return 0
     for name, person in state.policy.people.items():
-        say(f"{name}  {', '.join(person.roles)}  {' '.join(person.keys)}")
+        print_line(f"{name}  {', '.join(person.roles)}  {' '.join(person.keys)}")
     if not state.policy.people:
-        say("Nobody is enrolled yet: the first to decide becomes the owner.")
+        print_line("Nobody is enrolled yet: the first to decide becomes the owner.")
     for name, key in state.policy.machines.items():
-        say(f"{name}  machine  {key}")
+        print_line(f"{name}  machine  {key}")
     for key, since in state.policy.compromised.items():
-        say(f"{key}  compromised since entry {since}")
+        print_line(f"{key}  compromised since entry {since}")
     for model, rules in {"every model": state.policy.rules, **state.policy.models}.items():
         eyes = "four eyes" if rules.four_eyes else "own runs may be approved"
         days = f"a request waits {rules.request_days:g} days, an approval counts {rules.approval_days:g}"
-        say(f"rules of {model}: approvers {rules.approvers}, {eyes}; {days}")
+        print_line(f"rules of {model}: approvers {rules.approvers}, {eyes}; {days}")
     return 0

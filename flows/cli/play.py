@@ -21,13 +21,13 @@ from pathlib import Path
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say, warn
-from rft import config, recipe, shelves
+from flows.screen import print_line, warn
+from rft import config, recipe, stage_files
 from rft.errors import RftError, UserError
 from rft.rollouts import play, transcript
 from rft.rollouts.play import Exchange, Table
 from rft.rollouts.prompting import champion_prompt
-from rft.rollouts.runner import workbench
+from rft.rollouts.runner import rollout_runner
 from rft.types import SPLITS, Example, Turn
 from tasks.promotion import agents, champions
 from tasks.promotion.agents import Agent
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         agent = agents.find(here, which)
     else:
         agent = agents.find(here, which, champions.model_name(settings.resolve(here, options.params)))
-    files = (*(shelves.examples_file(split) for split in SPLITS), shelves.KEYS)
+    files = (*(stage_files.examples_file(split) for split in SPLITS), stage_files.KEYS)
     with agents.laid_out(agent, *map(str, files)) as tree, contextlib.chdir(tree):
         _converse(agent, settings.of_file(Path("params.yaml"), options.overrides), options)
     return 0
@@ -87,26 +87,30 @@ def _converse(agent: Agent, params: config.Params, options: argparse.Namespace) 
         raise UserError(f"--temperature {temperature:g}: {why}. Leave it out.")
     prompt = champion_prompt(agents_recipe)
     device = weights.prepare_process(params.policy)
-    with workbench(params, agents_recipe) as bench:
-        table = Table(bench, policies.of(bench, "champion", device).policy, prompt, temperature, options.seed)
+    with rollout_runner(params, agents_recipe) as runner:
+        table = Table(
+            runner, policies.load_policy(runner, "champion", device).policy, prompt, temperature, options.seed
+        )
         if options.once is None:
-            who = f"{agent.words} ({agent.standing})"
-            say(f"{who}, prompt {prompt.name!r}, temperature {temperature:g}. {QUIT} or the end of input ends it.")
+            who = f"{agent.description} ({agent.standing})"
+            print_line(
+                f"{who}, prompt {prompt.name!r}, temperature {temperature:g}. {QUIT} or the end of input ends it."
+            )
         if options.show_tools:
-            for tool in bench.schemas:
+            for tool in runner.schemas:
                 function = tool["function"]
                 arguments = ", ".join(function.get("parameters", {}).get("properties", {}))
-                say(f"  {function['name']}({arguments})  {function.get('description', '')}")
+                print_line(f"  {function['name']}({arguments})  {function.get('description', '')}")
         if opening is not None:
             for message in opening.messages:
-                say(f"{message['role']}> {message.get('content') or ''}")
+                print_line(f"{message['role']}> {message.get('content') or ''}")
             _show(table.begin(opening))
         if options.once is not None:
-            _show(table.say(options.once))
+            _show(table.send(options.once))
             return
         for text in _lines():
             try:
-                _show(table.say(text))
+                _show(table.send(text))
             except RftError as error:  # the conversation goes on without this exchange
                 warn(str(error))
 
@@ -133,22 +137,22 @@ def _show(exchange: Exchange) -> None:
     if exchange.is_graded:
         grade = trajectory.grade
         score = "none" if grade.score is None else f"{grade.score:g}, {'solved' if grade.solved else 'not solved'}"
-        say(f"grade> {score} ({grade.status}){f': {grade.explanation}' if grade.explanation else ''}")
+        print_line(f"grade> {score} ({grade.status}){f': {grade.explanation}' if grade.explanation else ''}")
 
 
 def _show_turn(turn: Turn) -> None:
     if turn.answer or not turn.calls:
-        say(f"agent> {turn.answer}")
+        print_line(f"agent> {turn.answer}")
     results = {result.call_id: result for result in turn.results}
     for call in turn.calls:
         function = {"name": call.name or "unreadable", "arguments": call.arguments}
-        say(f"  → {transcript.signature({'function': function})}")
+        print_line(f"  → {transcript.signature({'function': function})}")
         result = results.get(call.call_id)
-        say(f"  ← {result.output if result else 'never sent'}")
+        print_line(f"  ← {result.output if result else 'never sent'}")
 
 
 def _example(name: str) -> Example:
-    if not shelves.examples_file("validation").exists():
+    if not stage_files.examples_file("validation").exists():
         raise UserError(f"--example {name}: this run ended before it had examples. Leave it out, or name another run.")
-    others = {split: shelves.load_examples(split) for split in ("test", "train")}
-    return play.example_named(name, shelves.load_examples("validation"), others)
+    others = {split: stage_files.load_examples(split) for split in ("test", "train")}
+    return play.example_named(name, stage_files.load_examples("validation"), others)

@@ -17,7 +17,7 @@ from typing import Any
 
 from flows import settings
 from flows.cli.options import add_person, add_settings, signer
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands
 from rft.errors import UserError
 from tasks.ledger import book
@@ -42,29 +42,31 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(here: Clone, options: argparse.Namespace) -> int:
-    state = book.latest(here, say).state
+    state = book.latest(here, print_line).state
     for model, given in sorted(state.policy.thresholds.items()):
-        say(f"{model}:")
+        print_line(f"{model}:")
         for key, value in _flat(given).items():
-            say(f"  {key} = {json.dumps(value)}")
+            print_line(f"  {key} = {json.dumps(value)}")
     if not state.policy.thresholds:
-        say("No thresholds are registered yet: a model's first run brings its own.")
+        print_line("No thresholds are registered yet: a model's first run brings its own.")
     if options.params or options.overrides:
         _differences(here, options, state.policy.thresholds)
     return 0
 
 
 def _sign(here: Clone, options: argparse.Namespace) -> int:
-    policy = book.latest(here, say).state.policy
+    policy = book.latest(here, print_line).state.policy
     model, settings = _differences(here, options, policy.thresholds)
     if policy.thresholds.get(model) == settings:
         raise UserError(f"these are the thresholds of {model} already, so there is nothing to sign.")
     change = SetThresholds(model=model, settings=settings)
     who = signer(here, options) if policy.holders("owner") else None
     if who is None:
-        say("Nobody is enrolled yet who could sign it. So the ledger holds the change, and not the reason.")
-    entry = acts.change(here, change, who, options.reason, say)
-    say(f"From entry {entry.number + 1} on, these are the thresholds of {model}. Runs under others cannot be promoted.")
+        print_line("Nobody is enrolled yet who could sign it. So the ledger holds the change, and not the reason.")
+    entry = acts.change(here, change, who, options.reason, print_line)
+    print_line(
+        f"From entry {entry.number + 1} on, these are the thresholds of {model}. Runs under others cannot be promoted."
+    )
     return 0
 
 
@@ -74,9 +76,9 @@ def _differences(here: Clone, options: argparse.Namespace, known: dict[str, str]
     model, wanted = champions.model_name(params), registration.settings_of(params)
     old, new = _flat(known.get(model)), _flat(wanted)
     for key in [key for key in {**old, **new} if old.get(key) != new.get(key)]:
-        say(f"{model}: {key}: {json.dumps(old.get(key))} -> {json.dumps(new.get(key))}")
+        print_line(f"{model}: {key}: {json.dumps(old.get(key))} -> {json.dumps(new.get(key))}")
     if old == new:
-        say(f"{model}: no difference. To see all: {commands.command('policy', 'show')}")
+        print_line(f"{model}: no difference. To see all: {commands.command('policy', 'show')}")
     return model, wanted
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 
 from flows.cli.options import add_person, signer
-from flows.screen import say
+from flows.screen import print_line
 from tasks.promotion import acts
 from tasks.runs import clone
 
@@ -25,13 +25,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
-    acts.assert_known(here, options.run, say)
+    acts.assert_known(here, options.run, print_line)
     if options.lift:
-        no = acts.lift(here, options.run, signer(here, options), options.reason, say)
-        say(f"The rejection of {no.time} by {no.person} is lifted: {no.reason}")
+        no = acts.lift(here, options.run, signer(here, options), options.reason, print_line)
+        print_line(f"The rejection of {no.time} by {no.person} is lifted: {no.reason}")
         return 0
-    no = acts.reject(here, options.run, signer(here, options), options.reason, say)
-    say(
+    no = acts.reject(here, options.run, signer(here, options), options.reason, print_line)
+    print_line(
         f"Rejected: this prompt with these weights, whatever run brings them. In the ledger: entry {no.number}, "
         f"{no.time}, {no.person}: {no.reason}"
     )

@@ -28,14 +28,14 @@ from rich.text import Text
 from flows import rollouts, settings
 from flows.cli.options import add_selection, add_settings
 from flows.rollouts import Logs, short, whole
-from flows.screen import say
+from flows.screen import print_line
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.grading.judge import TokenUsage
 from rft.rollouts import log as rollout_log
 from rft.rollouts import replay as engine
 from rft.rollouts import transcript
 from rft.rollouts.replay import Regraded
-from rft.words import counted
 from tasks.runs import clone
 
 
@@ -66,19 +66,19 @@ def run(options: argparse.Namespace) -> int:
         rollouts.aside(logs.closed)
     rows = rollout_log.rows_of(rollouts.chosen(logs.table, options))
     if not rows:
-        raise UserError(f"no rollout of {logs.words} matches: there is nothing to grade. {logs.listed}")
+        raise UserError(f"no rollout of {logs.description} matches: there is nothing to grade. {logs.listed}")
     with contextlib.chdir(place.root):  # recipe.path in params.yaml is relative to it
         usage: dict[str, TokenUsage] = {}
         regraded = engine.regrade(rows, grader, params, rollouts.counter("replay", len(rows)), usage.update)
     if out:
         _write_out(list(map(engine.record, regraded)), out)
     _compared(logs, grader.name, regraded)
-    for words in grader.remarks:
-        say(f"{options.grader}: {words}")
+    for text in grader.remarks:
+        print_line(f"{options.grader}: {text}")
     for model, tokens in usage.items():
         cost = engine.cost(grader, model, tokens)
-        words = f"{tokens.calls:,} replies, {tokens.prompt:,} tokens read, {tokens.completion:,} written"
-        say(f"judge {model}: {words}{'' if cost is None else f', cost {cost:.4f}'}")
+        text = f"{tokens.calls:,} replies, {tokens.prompt:,} tokens read, {tokens.completion:,} written"
+        print_line(f"judge {model}: {text}{'' if cost is None else f', cost {cost:.4f}'}")
     return 0
 
 
@@ -93,21 +93,21 @@ def _write_out(lines: Sequence[dict[str, Any]], path: Path) -> None:
 def _compared(logs: Logs, name: str, regraded: Sequence[Regraded]) -> None:
     console = Console(highlight=False)
     found = engine.compare(regraded)
-    graded = f"{counted(len(regraded), 'rollout')} of {logs.words}, graded again by {name!r}"
-    say(f"{graded}; {found.both} have a score from both graders.")
+    graded = f"{counted(len(regraded), 'rollout')} of {logs.description}, graded again by {name!r}"
+    print_line(f"{graded}; {found.both} have a score from both graders.")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "then", "now", "difference"):
         table.add_column(column, justify="right" if column else "left")
-    for words, old, new in (
+    for label, old, new in (
         ("mean score", found.old_mean, found.new_mean),
         ("solved", found.old_solved, found.new_solved),
     ):
         if old is not None and new is not None:
-            table.add_row(words, f"{old:z.3f}", f"{new:z.3f}", f"{new - old:+z.3f}")
+            table.add_row(label, f"{old:z.3f}", f"{new:z.3f}", f"{new - old:+z.3f}")
     if found.both:
         console.print(table)
-    say(f"changed: {found.changed} of {found.both} ({found.up} up, {found.down} down)")
-    say(
+    print_line(f"changed: {found.changed} of {found.both} ({found.up} up, {found.down} down)")
+    print_line(
         f"unscored now, and in no mean: {found.unscored} ({found.only_old} had a score then); scored now and not "
         f"then: {found.only_new}"
     )

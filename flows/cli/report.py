@@ -15,8 +15,8 @@ import webbrowser
 from pathlib import Path
 
 from flows.cli.options import add_open_test, check_open_test
-from flows.screen import say
-from rft import shelves
+from flows.screen import print_line
+from rft import stage_files
 from rft.errors import UserError
 from tasks.promotion import elsewhere, retiring
 from tasks.runs import clone
@@ -33,13 +33,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     check_open_test(options)
     place = clone.enter()
-    record = elsewhere.find(place, options.run, say)
+    record = elsewhere.find(place, options.run, print_line)
     page = place.page(record.name)
     if options.open_test:
         page = _opened(place, record, options.reason)
     elif not page.exists():  # it was past its retention and removed, or the run is another clone's
         page = _written(place, record)
-    say(str(page))
+    print_line(str(page))
     if options.open and not webbrowser.open(page.as_uri()):
         raise UserError(f"--open: no browser could be started here. Open the file yourself: {page}")
     return 0
@@ -48,14 +48,14 @@ def run(options: argparse.Namespace) -> int:
 def _written(place: Clone, record: RunRecord, opened: int | None = None) -> Path:
     """Write the page from the run's revision."""
     _revision(record)
-    return importlib.import_module("tasks.ladder").page_again(place, record, opened)
+    return importlib.import_module("tasks.stage_runner").page_again(place, record, opened)
 
 
 def _opened(place: Clone, record: RunRecord, reason: str | None) -> Path:
     source = retiring.of_run(place, record.name, _revision(record))
-    if source.read(str(shelves.rollouts("challenger"))) is None:
+    if source.read(str(stage_files.rollouts("challenger"))) is None:
         raise UserError(f"--open-test: run {record.name} ended before its test set, so there is nothing to open.")
-    return _written(place, record, retiring.open_test(place, source, reason, say))
+    return _written(place, record, retiring.open_test(place, source, reason, print_line))
 
 
 def _revision(record: RunRecord) -> str:

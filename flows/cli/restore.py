@@ -15,7 +15,7 @@ import shlex
 from pathlib import Path
 
 from flows.cli.backup import Teller, holds
-from flows.screen import say
+from flows.screen import print_line
 from rft import commands
 from rft.errors import UserError
 from tasks import backup
@@ -34,25 +34,25 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.backup).resolve()
     if options.into is None:
         made = backup.verify(folder, Teller())
-        say(f"The back-up of {made.made} is whole: {holds(made)}")
-        say(f"To restore it: {commands.command('restore', options.backup, 'INTO')}")
+        print_line(f"The back-up of {made.made} is whole: {holds(made)}")
+        print_line(f"To restore it: {commands.command('restore', options.backup, 'INTO')}")
         return 0
     into = Path(options.into).resolve()
     made = backup.restore(folder, into, Teller())
-    say(f"Restored to {into}, as it was at {made.made}: {holds(made)}")
+    print_line(f"Restored to {into}, as it was at {made.made}: {holds(made)}")
     if made.entry is not None:
         _verify_ledger(made, into)
-    say("Not here, because it was left out:")
+    print_line("Not here, because it was left out:")
     for line in made.left_out:
-        say(f"  {line}.")
-    say(f"To go on: cd {shlex.quote(str(into))} && make setup")
+        print_line(f"  {line}.")
+    print_line(f"To go on: cd {shlex.quote(str(into))} && make setup")
     return 0
 
 
 def _verify_ledger(made: Manifest, into: Path) -> None:
     """As the clone's own commands will. This also makes the clone's machine key."""
-    ledger = book.read(Clone(into), anew=True, said=say)
+    ledger = book.read(Clone(into), reverify=True, report_line=print_line)
     if ledger.state.head != made.entry:
         what = f"the ledger in {into} ends with entry {ledger.state.number}, and the manifest names another"
         raise UserError(f"{what}: one of the two was changed. Do not use this clone.")
-    say(f"Verified: {ledger.state.number} entries of the ledger, every signature, role and hash.")
+    print_line(f"Verified: {ledger.state.number} entries of the ledger, every signature, role and hash.")

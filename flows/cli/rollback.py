@@ -10,7 +10,7 @@ import argparse
 from flows import settings
 from flows.cli.approve import to_serve
 from flows.cli.options import add_person, add_settings, signer
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from rft.errors import UserError
 from tasks.ledger import book
 from tasks.promotion import acts, champions
@@ -30,14 +30,14 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("--model names the model, and so do --params and --set: give one of them.")
     if has_settings:
         model = champions.model_name(settings.resolve(here, options.params, options.overrides))
-    model = model or acts.only_model(book.read(here, said=say).state)
-    back = acts.rollback(here, model, signer(here, options), options.reason, say)
+    model = model or acts.only_model(book.read(here, report_line=print_line).state)
+    back = acts.rollback(here, model, signer(here, options), options.reason, print_line)
     made = back.to
     served = f"run {made.run}" if made else "the base policy with the seed prompt"
-    to = champion.in_words(made.number if made else 0)
-    say(f"The champion of {model} is {to} again ({served}), in place of {champion.in_words(back.before)}.")
-    say(f"In the ledger: entry {back.number}, {back.time}, {back.who}: {back.why}")
+    to = champion.describe(made.number if made else 0)
+    print_line(f"The champion of {model} is {to} again ({served}), in place of {champion.describe(back.before)}.")
+    print_line(f"In the ledger: entry {back.number}, {back.time}, {back.who}: {back.why}")
     for problem in back.problems:
         warn(f"{problem}. The rollback stands; this is tried again at the next start.")
-    say(to_serve(here, model, made))
+    print_line(to_serve(here, model, made))
     return 0

@@ -34,13 +34,13 @@ from tokenizers import Tokenizer
 from flows import rollouts
 from flows.cli.options import add_open_test, add_selection, check_open_test
 from flows.rollouts import Logs, bare, counter, read_bytes, short, whole
-from flows.screen import say
-from rft import reports, shelves
+from flows.screen import print_line
+from rft import reports, stage_files
 from rft.errors import RftError, UserError
+from rft.formatting import counted
 from rft.rollouts import log as rollout_log
 from rft.rollouts import transcript
 from rft.rollouts.log import LogRow
-from rft.words import counted
 from tasks.display import traces
 from tasks.runs import clone
 from tasks.runs.clone import Clone
@@ -112,8 +112,12 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
     """Print a table: of the first `most` on a terminal, of all into a file or pipe."""
     total = logs.table.num_rows
     if not rows:
-        none = f"No rollout of {logs.words} matches." if total else f"There is no rollout of {logs.words} to show."
-        say(f"{none} {logs.closed}".rstrip())
+        none = (
+            f"No rollout of {logs.description} matches."
+            if total
+            else f"There is no rollout of {logs.description} to show."
+        )
+        print_line(f"{none} {logs.closed}".rstrip())
         return 0
     shown = rows[:most] if console.is_terminal else rows
     cells = [_cells(row) for row in shown]
@@ -133,10 +137,10 @@ def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> in
         )
     console.print(table)
     least = "" if len(shown) == len(rows) else f", the first {len(shown)} shown"
-    many = f"{len(rows)} of {counted(total, 'rollout')} of {logs.words}{least}"
-    say(f"\n{many}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
+    many = f"{len(rows)} of {counted(total, 'rollout')} of {logs.description}{least}"
+    print_line(f"\n{many}. One of them: --show ROLLOUT; those of one example side by side: --group ID.")
     if logs.closed:
-        say(logs.closed)
+        print_line(logs.closed)
     return 0
 
 
@@ -198,7 +202,7 @@ def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) 
     """Check that sampled = trained + left out, also against what the training itself counted."""
     tallies = rollout_log.tally(rows)
     if whole:
-        _against_metrics(tallies, logs.read(str(shelves.METRICS)))
+        _against_metrics(tallies, logs.read(str(stage_files.METRICS)))
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for name in ("stage/arm", "step", "sampled", "trained", "compared", "left out"):
         table.add_column(name, justify="left" if name in ("stage/arm", "left out") else "right", overflow="fold")
@@ -214,7 +218,7 @@ def _summary(console: Console, logs: Logs, rows: Sequence[LogRow], whole: bool) 
         sum(tally.left_out.total() for tally in tallies),
     )
     parts = f"{trained} trained on + {compared} compared (stages that train nothing) + {left} left out"
-    say(f"{sampled} sampled = {parts}. It adds up.")
+    print_line(f"{sampled} sampled = {parts}. It adds up.")
     return 0
 
 
@@ -241,7 +245,9 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
     hits = [n for n, name in enumerate(ids) if name.startswith(prefix) or bare(name).startswith(prefix)]
     known = list(dict.fromkeys(ids[n] for n in hits))
     if not known:
-        raise UserError(f"--show {prefix}: no rollout of {logs.words} has an id that begins with it. {logs.listed}")
+        raise UserError(
+            f"--show {prefix}: no rollout of {logs.description} has an id that begins with it. {logs.listed}"
+        )
     if len(known) > 1:
         some = ", ".join(map(bare, known[:4]))
         raise UserError(f"--show {prefix}: {len(known)} rollouts begin with it ({some} ...). Write more of the id.")
@@ -258,7 +264,7 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
 
 def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
     """The run's own tokenizer, by the light library; None when its folder is not at hand."""
-    path = str(shelves.path(reports.PolicyReport))
+    path = str(stage_files.path(reports.PolicyReport))
     found = logs.read(path)
     if found is None:
         return None
@@ -280,7 +286,7 @@ def _groups(console: Console, logs: Logs, rows: Sequence[LogRow], example: str) 
     for title, group in itertools.groupby(rows, transcript.title):
         facts = list(map(transcript.facts, group))  # a column each
         names = sorted(dict.fromkeys(itertools.chain(*facts)), key=_place)
-        say(f"{title}, example {example}: {counted(len(facts), 'rollout')}")
+        print_line(f"{title}, example {example}: {counted(len(facts), 'rollout')}")
         for start in range(0, len(facts), every):
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
             table.add_column(no_wrap=True, style="bold")
@@ -313,7 +319,7 @@ def _export_chat(rows: Sequence[LogRow], path: Path) -> int:
             chat = {"messages": json.loads(row.messages)} | ({"tools": tools} if tools else {}) | {"reward": row.reward}
             chat["metadata"] = {name: getattr(row, name) for name in (*names, *more)}
             file.write(json.dumps(chat, ensure_ascii=False) + "\n")
-    say(f"{counted(len(rows), 'rollout')} in {path}")
+    print_line(f"{counted(len(rows), 'rollout')} in {path}")
     return 0
 
 
@@ -322,5 +328,5 @@ def _export_traces(place: Clone, logs: Logs, rows: Sequence[LogRow]) -> int:
         raise UserError("--export-traces: traces belong to a run in MLflow, and these rollouts to none. Name a RUN.")
     experiment = traces.export(place, logs.record, rows, counter("traces", len(rows)))
     many = f"{counted(len(rows), 'trace')} of run {logs.record.name} {'is' if len(rows) == 1 else 'are'}"
-    say(f"{many} in MLflow's experiment {experiment!r}; another export adds none twice.")
+    print_line(f"{many} in MLflow's experiment {experiment!r}; another export adds none twice.")
     return 0

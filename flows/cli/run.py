@@ -13,12 +13,12 @@ from typing import Any
 
 from flows import results, settings
 from flows.cli.options import add_settings
-from flows.screen import say, warn, watched
+from flows.screen import print_line, warn, watched
 from flows.server import prefect_server
 from rft.commands import command
 from rft.errors import InfrastructureError, Stopped, UserError
 from rft.grading import grader, margins
-from tasks import ladder
+from tasks import stage_runner
 from tasks.display import tracking
 from tasks.runs import clone, records
 from tasks.runs import run as runs
@@ -46,12 +46,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    record = climb(options.window, options.params, options.overrides, options.clean_only, options.until)
+    record = run_ladder(options.window, options.params, options.overrides, options.clean_only, options.until)
     results.show(clone.enter(), record)
     return 0
 
 
-def climb(
+def run_ladder(
     window: str | None = None,
     params: str | None = None,
     overrides: Iterable[str] = (),
@@ -87,7 +87,7 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
         tracking.load(place)  # two seconds of imports, while the server boots
         if server:
             server.ready()
-        state, before = None, len(ladder.opened)
+        state, before = None, len(stage_runner.opened)
         while state is None:
             try:
                 state = flow(**asked, return_state=True)
@@ -97,7 +97,7 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
                 if not _is_prefects(error):
                     raise
                 why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                if _ended_well(place, ladder.opened[before:]):
+                if _ended_well(place, stage_runner.opened[before:]):
                     # a run that is over and well does not fail because Prefect could not be told
                     warn(f"Prefect does not show how this run ended ({why})")
                     break
@@ -107,8 +107,8 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
                 state = None
                 server.begin_anew(why)
     if lines.skipped:
-        say(f"Skipped, because nothing that they depend on has changed: {', '.join(lines.skipped)}.")
-    record = records.find(place, ladder.opened[-1])
+        print_line(f"Skipped, because nothing that they depend on has changed: {', '.join(lines.skipped)}.")
+    record = records.find(place, stage_runner.opened[-1])
     if record.state in ("paused", "cancelled"):
         further = f"\nTo go on: {record.again}" if record.state == "paused" else ""
         raise Stopped(record.message + further)

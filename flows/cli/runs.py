@@ -15,11 +15,11 @@ from rich.table import Table
 
 from flows import comparison
 from flows.results import approval
-from flows.screen import say, warn
+from flows.screen import print_line, warn
 from rft import secrets
 from rft.commands import command
 from rft.errors import RftError
-from tasks.ledger import book, fate
+from tasks.ledger import book, request_status
 from tasks.ledger.state import State
 from tasks.promotion import elsewhere
 from tasks.runs import clone, outbox, records
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     found = compare(clone.enter(), options.a, options.b)
     if options.json:
-        say(secrets.dumps(found.json(), ensure_ascii=False, indent=1))
+        print_line(secrets.dumps(found.json(), ensure_ascii=False, indent=1))
     else:
         comparison.show(found)
     return 0
@@ -61,7 +61,7 @@ def _list(options: argparse.Namespace) -> int:
     here = clone.find()
     own = records.load_all(here)
     try:
-        ledger = book.read(here, said=say)
+        ledger = book.read(here, report_line=print_line)
         state, time = ledger.state, book.now(ledger)
     except RftError as error:
         warn(f"{error} So it is not shown which runs were approved.")
@@ -69,7 +69,9 @@ def _list(options: argparse.Namespace) -> int:
     foreign = {record.name: record for record in elsewhere.asking(here, state)}
     every = sorted([*own, *foreign.values()], key=lambda record: (record.started, record.name))[::-1]
     if not every:
-        say(f"No run yet. Start one: {command('run')}\nTo run the ladder on the example recipe: {command('demo')}")
+        print_line(
+            f"No run yet. Start one: {command('run')}\nTo run the ladder on the example recipe: {command('demo')}"
+        )
         return 0
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for column in ("run", "ended as", "gain in reward", "code", "then"):
@@ -82,7 +84,7 @@ def _list(options: argparse.Namespace) -> int:
         table.add_row(record.name, ended, _gain(record), code, then)
     Console(highlight=False).print(table)
     for line in _next(here, [record for record, _ in shown[: options.n]], state, time):
-        say(line)
+        print_line(line)
     return 0
 
 
@@ -129,8 +131,8 @@ def _then(here: Clone, record: RunRecord, state: State, time: str) -> str:
         return "waits: raise max_hours"
     if _goes_on(here, record):
         return "can go on"
-    if (waiting := state.request(record.name)) is not None:
-        return fate.of(state, waiting, time).words
+    if (request := state.request(record.name)) is not None:
+        return request_status.status(state, request, time).description
     if record.decision == "promote" and record.by_policy is False:
         return "other thresholds"
     return _UNASKED if record.decision == "promote" else ""
@@ -147,7 +149,7 @@ def _next(here: Clone, shown: Sequence[RunRecord], state: State, time: str) -> I
     if going_on := [record for record in shown if record.state == "paused" or _goes_on(here, record)]:
         yield f"\nGo on with {going_on[0].name}: {going_on[0].again}"
         yield "If files of the clone have changed since, that is a new run, and finished stages come from the cache."
-    commands = {waiting.act.run: each.approve for waiting, each in fate.open_requests(state, time)}
+    commands = {request.act.run: each.approve for request, each in request_status.open_requests(state, time)}
     commands |= {record.name: approval(record) for record in shown if _then(here, record, state, time) == _UNASKED}
     if waiting := [record.name for record in shown if record.name in commands]:
         yield f"\nApprove {waiting[0]}: {commands[waiting[0]]}"

@@ -9,7 +9,7 @@ import argparse
 
 from flows import settings
 from flows.cli.options import add_settings
-from flows.screen import say, watched
+from flows.screen import print_line, watched
 from rft.__main__ import STAGES
 from rft.errors import UserError
 from tasks.runs import by_hand, clone
@@ -28,5 +28,5 @@ def run(options: argparse.Namespace) -> int:
     with watched():
         by_hand.run_stage(place, wanted, name)
     settings_of = f"{options.params or 'params.yaml'}{' and of --set' if options.overrides else ''}"
-    say(f"Its shelf: data/{name}, made with the settings of {settings_of}")
+    print_line(f"Its files: data/{name}, made with the settings of {settings_of}")
     return 0

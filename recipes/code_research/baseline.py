@@ -191,8 +191,8 @@ def _values(hit: Hit, called: str, desk: Desk) -> list[str]:
 
 
 def _hit(line: str) -> Hit:
-    symbol, path, said = line.split(" | ", 2)
-    shown, _, number = said.rpartition(" | line ")
+    symbol, path, rest = line.split(" | ", 2)
+    shown, _, number = rest.rpartition(" | line ")
     kind, _, value = shown.partition(" ")
     return Hit(symbol, path, kind, value, number)
 

@@ -66,19 +66,21 @@ class Episode:
         known = self.question.workspace
         found = [[known.rows[n] for n in known.index.search(query, self.view.k)] for query in queries]
         replies = ["\n".join(row.shown(self.shows_values) for row in rows) or "no hits" for rows in found]
-        self._say([("search", {"query": f" {query}"}) for query in queries], replies)
+        self._add_turn([("search", {"query": f" {query}"}) for query in queries], replies)
         return found
 
     def read(self, *rows: Row) -> None:
         calls = [{"path": row.path, "lines": str(row.line)} for row in rows]
-        self._say([("retrieve", call) for call in calls], [tools.retrieve(**call, item=self._item) for call in calls])
+        self._add_turn(
+            [("retrieve", call) for call in calls], [tools.retrieve(**call, item=self._item) for call in calls]
+        )
 
     def list_file(self, path: str) -> None:
-        self._say([("symbols", {"path": path})], [tools.symbols(path, item=self._item)])
+        self._add_turn([("symbols", {"path": path})], [tools.symbols(path, item=self._item)])
 
     def fail(self, query: str) -> None:
         """Add a search that the tool server did not answer."""
-        self._say([("search", {"query": f" {query}"})], ["Error: search is not available"])
+        self._add_turn([("search", {"query": f" {query}"})], ["Error: search is not available"])
 
     def answer(self, taken: Sequence[Row]) -> None:
         self.messages.append({"role": "assistant", "content": facts.write(map(_claim, dict.fromkeys(taken)))})
@@ -93,7 +95,7 @@ class Episode:
         where = {"package": known.package, "world": known.world, "workspace": known.key}
         return {"metadata": {**where, "snippets": self.shows_values}}
 
-    def _say(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
+    def _add_turn(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
         self.messages += dialogue.scripted_turn(self.turn, calls, replies)
         self.turn += 1
         self.calls += len(calls)

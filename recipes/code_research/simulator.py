@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft.windows import invented
+from rft.traffic import invented
 
 from . import questions, researcher
 from .demonstrations import opening
@@ -66,8 +66,8 @@ def write_window(
         }
     )
     asked = questions.write(options, _pool(questions.pools(options, "train"), world), rng, world.openings)
-    said = (_conversation(question, world, options.snippets, rng) for question in asked)
-    invented.write(path, start, days, conversations, said, rng)
+    dialogues = (_conversation(question, world, options.snippets, rng) for question in asked)
+    invented.write(path, start, days, conversations, dialogues, rng)
 
 
 def _conversation(question: Question, world: World, snippets: bool, rng: random.Random) -> dict[str, Any]:

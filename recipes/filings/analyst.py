@@ -113,7 +113,7 @@ class Episode:
 
     def fail(self, query: str) -> None:
         """Add a search that the tool server did not answer."""
-        self._say("find_documents", {"query": query}, "Error: find_documents is not available")
+        self._add_turn("find_documents", {"query": query}, "Error: find_documents is not available")
 
     def answer(self, text: str) -> str:
         self.messages.append({"role": "assistant", "content": text})
@@ -124,10 +124,10 @@ class Episode:
             reply = getattr(tools, name)(**arguments, **more)
         except ToolError as error:
             reply = f"Error: {error}"
-        self._say(name, arguments, reply)
+        self._add_turn(name, arguments, reply)
         return reply
 
-    def _say(self, name: str, arguments: dict[str, Any], reply: str) -> None:
+    def _add_turn(self, name: str, arguments: dict[str, Any], reply: str) -> None:
         self.messages += dialogue.scripted_turn(self.turn, [(name, arguments)], [reply])
         self.turn += 1
         self.calls += 1

@@ -83,10 +83,10 @@ def score(name: str, options: Options, example: Example) -> float:
     if asked is None:
         raise UserError(f"{text[:60]!r}: the scripts of baseline.py read the questions of questions.py only.")
     episode = Episode([], example.row())
-    said = WAYS[name](asked, episode, options, random.Random(f"{name} {example.id}"))
-    if said == ABSTENTION:
+    answered = WAYS[name](asked, episode, options, random.Random(f"{name} {example.id}"))
+    if answered == ABSTENTION:
         return 1.0 if example.metadata["unanswerable"] else 0.0
-    return tools.grade({"output_text": said, "trajectory": episode.messages}, example.row())["score"]
+    return tools.grade({"output_text": answered, "trajectory": episode.messages}, example.row())["score"]
 
 
 def _answer_from(chosen: Sequence[Listed], asked: Question, episode: Episode) -> str:
@@ -114,6 +114,6 @@ def _frequent(settings: str) -> dict[tuple[str, ...], str]:
         asked = parse(str(example.messages[-1]["content"]), corpus(options))
         if asked and example.target != ABSTENTION:
             answer = example.target["answers"][0]
-            said = written(answer["value"], answer["unit"], [])
-            counts.setdefault(_asks_for(asked), Counter())[said] += 1
+            text = written(answer["value"], answer["unit"], [])
+            counts.setdefault(_asks_for(asked), Counter())[text] += 1
     return {kind: found.most_common(1)[0][0] for kind, found in counts.items()}

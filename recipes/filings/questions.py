@@ -131,7 +131,7 @@ def parse(text: str, corpus: Corpus) -> Question | None:
         return Question("growth", found["company"], figures)
     if not (found := other.fullmatch(text)):
         return None
-    restated = next(flag for flag, words in VERSIONS.items() if words == (found["version"] or ""))
+    restated = next(flag for flag, phrase in VERSIONS.items() if phrase == (found["version"] or ""))
     figures = tuple(Figure(item, found["period"], restated) for item in (found["a"], found["b"]) if item)
     program: Program = "lookup"
     if found["join"]:
@@ -144,7 +144,7 @@ def _patterns(items: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     item = "|".join(re.escape(each) for each in sorted(items, key=len, reverse=True))
     joins = "|".join(JOINS.values())
     growth = rf".*? growth of (?P<a>{item}) of (?P<company>.+) from (?P<first>\S+.*?) to (?P<last>\S.*?) \?"
-    versions = "|".join(words for words in VERSIONS.values() if words)
+    versions = "|".join(phrase for phrase in VERSIONS.values() if phrase)
     other = (
         rf".*? (?P<a>{item})(?: (?P<join>{joins}) (?P<b>{item}))? of (?P<company>.+) in (?P<period>\S.*?)"
         rf"(?P<version>{versions})? \?"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rft.recipe import Message
-from rft.windows import invented
+from rft.traffic import invented
 
 from . import analyst
 from .asking import Asked, Writer, take
@@ -67,8 +67,8 @@ def write_window(
     items = world.items if options.folder is None else ()
     writer = Writer(options, known, known.companies("train"), rng, world.openings, items)
     asked = take(writer.write(), conversations, "the companies of the train split")
-    said = (_conversation(each, world, known, options, rng) for each in asked)
-    invented.write(path, start, days, conversations, said, rng)
+    dialogues = (_conversation(each, world, known, options, rng) for each in asked)
+    invented.write(path, start, days, conversations, dialogues, rng)
 
 
 def _conversation(asked: Asked, world: World, known: Corpus, options: Options, rng: random.Random) -> dict[str, Any]:

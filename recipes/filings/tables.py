@@ -143,8 +143,8 @@ def _row(where: str, heading: list[str], values: list[str]) -> Row:
 
 def _number(where: str, text: str) -> Fraction:
     if not _NUMBER.fullmatch(text):
-        said = "Write digits and perhaps a point, such as 1234.5 or -1,234.5; put the unit into its own column."
-        raise UserError(f"{where}: column 'value' is {text!r}, which is no number. {said}")
+        remedy = "Write digits and perhaps a point, such as 1234.5 or -1,234.5; put the unit into its own column."
+        raise UserError(f"{where}: column 'value' is {text!r}, which is no number. {remedy}")
     return Fraction(text.replace(",", ""))
 
 
@@ -152,8 +152,8 @@ def _page(where: str, text: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-        said = "Write a whole number from 1 to 9999, or leave it out."
-        raise UserError(f"{where}: column 'page' is {text!r}, which is no page. {said}")
+        remedy = "Write a whole number from 1 to 9999, or leave it out."
+        raise UserError(f"{where}: column 'page' is {text!r}, which is no page. {remedy}")
     return int(text)
 
 

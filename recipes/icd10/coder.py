@@ -57,27 +57,27 @@ class Episode:
 
     def search(self, *queries: str) -> list[tuple[index.Hit, ...]]:
         hits = [index.search(query, self.view.k) for query in queries]
-        self._say(
+        self._add_turn(
             [("search", {"query": f" {query}"}) for query in queries],
             [index.reply(found, self.view.form) for found in hits],
         )
         return hits
 
     def look_up(self, code: str) -> None:
-        self._say([("lookup", {"code": code})], [codes.line(codes.catalogue().text(code), code)])
+        self._add_turn([("lookup", {"code": code})], [codes.line(codes.catalogue().text(code), code)])
 
     def open_category(self, code: str) -> None:
-        self._say([("children", {"code": code})], [codes.children_reply(code)])
+        self._add_turn([("children", {"code": code})], [codes.children_reply(code)])
 
     def fail(self, query: str) -> None:
         """Add a search that the tool server did not answer."""
-        self._say([("search", {"query": f" {query}"})], ["Error: search is not available"])
+        self._add_turn([("search", {"query": f" {query}"})], ["Error: search is not available"])
 
     def answer(self, found: list[str]) -> None:
         # In the order of searching: a set has no order, but the policy copies hit after hit.
         self.messages.append({"role": "assistant", "content": answer(list(dict.fromkeys(found)))})
 
-    def _say(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
+    def _add_turn(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
         self.messages += dialogue.scripted_turn(self.turn, calls, replies)
         self.turn += 1
         self.calls += len(calls)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft.windows import invented
+from rft.traffic import invented
 
 from . import coder, codes
 from .demonstrations import instructions
@@ -57,8 +57,8 @@ def write_window(
             update={"distractor_share": 0.5, "max_diagnoses": min(8, options.max_diagnoses + 2)}
         )
     notes = write_notes(options, _pairs(world), rng, world.openings)
-    said = (_conversation(note, world, rng) for note in notes)
-    invented.write(path, start, days, conversations, said, rng)
+    dialogues = (_conversation(note, world, rng) for note in notes)
+    invented.write(path, start, days, conversations, dialogues, rng)
 
 
 def _conversation(note: Note, world: World, rng: random.Random) -> dict[str, Any]:

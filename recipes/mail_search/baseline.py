@@ -111,17 +111,17 @@ def understood(text: str) -> Question:
     for templates in (TEMPLATES, IN_MONTH):
         for kind, forms in templates.items():
             for found in filter(None, (_pattern(form).fullmatch(text) for form in forms)):
-                said = found.groupdict()
-                names = ("package",) if "month" in said else NAMED[kind]
+                parts = found.groupdict()
+                names = ("package",) if "month" in parts else NAMED[kind]
                 return Question(
                     text=text,
                     kind=kind,
                     form=FORMS[kind],
                     answer=None,
                     mail=None,
-                    thread=said["package"],
-                    keywords=" ".join(said[name] for name in names),
-                    month=said.get("month", ""),
+                    thread=parts["package"],
+                    keywords=" ".join(parts[name] for name in names),
+                    month=parts.get("month", ""),
                 )
     raise UserError(f"{text[:60]!r}: the scripts of baseline.py read questions about changelogs only.")
 

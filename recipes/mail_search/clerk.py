@@ -63,22 +63,22 @@ class Episode:
         found = self.inbox.search(keywords, self.view.max_results, after=after, before=before)
         lines = [view.hit(mail, self.view.show, whole=False) for mail in found]
         limits = {"sent_after": after, "sent_before": before} if month else {}
-        self._say("search_emails", {"keywords": f" {keywords}", **limits}, "\n".join(lines) or " no mails")
+        self._add_turn("search_emails", {"keywords": f" {keywords}", **limits}, "\n".join(lines) or " no mails")
         return found
 
     def read(self, mail: Mail) -> None:
-        self._say("read_email", {"message_id": mail.id}, view.text(mail, whole=False))
+        self._add_turn("read_email", {"message_id": mail.id}, view.text(mail, whole=False))
 
     def fail(self, keywords: str) -> None:
         """Add a search that the tool server did not answer."""
-        self._say("search_emails", {"keywords": f" {keywords}"}, "Error: search_emails is not available")
+        self._add_turn("search_emails", {"keywords": f" {keywords}"}, "Error: search_emails is not available")
 
     def answer(self, text: str | None, sources: Sequence[Mail]) -> None:
         """The terminal call, which nothing answers."""
         ids = list(dict.fromkeys(mail.id for mail in sources))
-        self._say("return_final_answer", {"answer": text, "sources": ids}, None)
+        self._add_turn("return_final_answer", {"answer": text, "sources": ids}, None)
 
-    def _say(self, name: str, arguments: dict[str, Any], reply: str | None) -> None:
+    def _add_turn(self, name: str, arguments: dict[str, Any], reply: str | None) -> None:
         replies = [] if reply is None else [reply]
         self.messages += dialogue.scripted_turn(self.turn, [(name, arguments)], replies)
         self.turn += 1

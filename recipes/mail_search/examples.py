@@ -71,7 +71,7 @@ def inbox_of(options: Options) -> Index:
             "about your mail, as JSON lines of {question, answer, message_id}, and name the file in "
             "recipe.options.questions."
         )
-    return index.of(options.mailbox)
+    return index.from_mailbox(options.mailbox)
 
 
 def style(options: Options) -> Style:
@@ -83,11 +83,11 @@ def turns(options: Options, example: Example, target: dict[str, Any]) -> list[st
     mail is read, or searched for in vain, before the answer is given."""
     del options, example
     if target["answer"] is None:
-        look = call("search_emails", keywords=target["search"])
-        return [look, call("return_final_answer", answer=None, sources=[])]
+        search_call = call("search_emails", keywords=target["search"])
+        return [search_call, call("return_final_answer", answer=None, sources=[])]
     read = call("read_email", message_id=target["message_id"])
-    said = f" {target['answer']}" if target["form"] == "text" else target["answer"]  # as the clerk writes a word
-    return [read, call("return_final_answer", answer=said, sources=[target["message_id"]])]
+    answered = f" {target['answer']}" if target["form"] == "text" else target["answer"]  # as the clerk writes a word
+    return [read, call("return_final_answer", answer=answered, sources=[target["message_id"]])]
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -98,10 +98,10 @@ def call(name: str, **arguments: Any) -> str:
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
     """Make an example of a graded conversation about training packages only; others could leak what
     is tested. Feedback is {"answer", "message_id"}, both null where the mailbox holds none."""
-    said = conversation.feedback
-    if not isinstance(said, dict) or set(said) != {"answer", "message_id"}:
+    feedback = conversation.feedback
+    if not isinstance(feedback, dict) or set(feedback) != {"answer", "message_id"}:
         return None
-    answered, mail_id = said["answer"], said["message_id"]
+    answered, mail_id = feedback["answer"], feedback["message_id"]
     text = next((message["content"] for message in conversation.messages if message["role"] == "user"), None)
     if not isinstance(text, str) or not text.strip() or (answered is None) != (mail_id is None):
         return None

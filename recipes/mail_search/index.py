@@ -1,6 +1,6 @@
 """The mailbox as an SQLite database with a full-text index, made once and then only read.
 
-    of(mailbox)              the Index of a source as it is
+    from_mailbox(mailbox)    the Index of a source as it is
     stored(mailbox, key)     the Index with this key, for a tool that was given both with the row
 
 The key is a hash of the source's bytes and of FORMAT, and the file `mail_search-KEY.sqlite` in the
@@ -104,7 +104,7 @@ def source(mailbox: str) -> Source:
 
 
 @functools.lru_cache(maxsize=8)
-def of(mailbox: str) -> Index:
+def from_mailbox(mailbox: str) -> Index:
     """Return the index of a source as this process first sees it: to read all of it takes a tenth
     of a second, and each graded conversation asks.
 
@@ -124,7 +124,7 @@ def stored(mailbox: str, key: str) -> Index:
     path = _path(key)
     if path.exists():
         return Index(key, path)
-    now = of(mailbox)
+    now = from_mailbox(mailbox)
     if now.key != key:
         raise UserError(
             f"{OPTION} = {mailbox!r} has changed since the examples were made, and their index {path} is gone. Change "

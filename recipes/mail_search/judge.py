@@ -52,16 +52,16 @@ def abstains(answer: str | None) -> bool:
 
 
 def is_right(answer: str, target: str, form: Form) -> bool:
-    said = answer.strip(" \n")
-    if len(said) > max(LONGEST, len(target)) or not said.isprintable():
+    given = answer.strip(" \n")
+    if len(given) > max(LONGEST, len(target)) or not given.isprintable():
         return False
     if form == "text":
-        return _same_text(said, target)
-    if not said.isascii():
+        return _same_text(given, target)
+    if not given.isascii():
         return False
     if form == "number":
-        return re.fullmatch(r"#?\d+", said) is not None and said.lstrip("#") == target.lstrip("#")
-    return _day(said) is not None and _day(said) == _day(target)
+        return re.fullmatch(r"#?\d+", given) is not None and given.lstrip("#") == target.lstrip("#")
+    return _day(given) is not None and _day(given) == _day(target)
 
 
 def form_of(target: str) -> Form:
@@ -71,11 +71,11 @@ def form_of(target: str) -> Form:
     return "date" if _day(target.strip()) else "text"
 
 
-def _same_text(said: str, target: str) -> bool:
-    if _letters(said) == _letters(target):
+def _same_text(given: str, target: str) -> bool:
+    if _letters(given) == _letters(target):
         return True
-    marks = {letter for letter in said if not letter.isalnum()}
-    return said.isascii() and marks <= _MARKS | set(target) and fold(said) == fold(target) != ""
+    marks = {letter for letter in given if not letter.isalnum()}
+    return given.isascii() and marks <= _MARKS | set(target) and fold(given) == fold(target) != ""
 
 
 def _letters(text: str) -> str:

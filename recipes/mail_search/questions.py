@@ -157,9 +157,9 @@ def _shows_bug(mail: Mail, whole: bool) -> bool:
 def _question(kind: Kind, mail: Mail, style: Style, rng: random.Random) -> Question:
     answers = {"bug": mail.bugs[:1], "who": (mail.sender,), "when": (mail.day,), "version": (mail.version,)}[kind]
     month = mail.day[:7] if style.by_month else ""
-    said = _said(kind, mail, month)
+    values = _values(kind, mail, month)
     template = rng.choice((style.templates or (IN_MONTH if style.by_month else TEMPLATES))[kind])
-    written = {name: value if style.whole else fold(value) for name, value in said.items()}
+    written = {name: value if style.whole else fold(value) for name, value in values.items()}
     names = ("package",) if style.by_month else NAMED[kind]
     return Question(
         text=template.format_map({**written, "upload": f"{written['package']} {written['version']}"}),
@@ -182,7 +182,7 @@ NAMED: dict[Kind, tuple[str, ...]] = {
 """What a question names, in the order of a good query."""
 
 
-def _said(kind: Kind, mail: Mail, month: str) -> dict[str, str]:
+def _values(kind: Kind, mail: Mail, month: str) -> dict[str, str]:
     bug = mail.bugs[0] if mail.bugs else ""
     return {"package": mail.thread, "version": mail.version, "author": mail.sender, "bug": bug, "month": month}
 

@@ -126,17 +126,17 @@ def read_answer(sample: dict[str, Any]) -> tuple[Answer | None, str]:
         return None, "the answer is not JSON"
     if not isinstance(arguments, dict) or len(pairs) != 2 or set(arguments) != {"answer", "sources"}:
         return None, "the answer is not {answer, sources}"
-    said, sources = arguments["answer"], arguments["sources"]
+    answer, sources = arguments["answer"], arguments["sources"]
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
         return None, "sources is not a list of message_ids"
-    if not isinstance(said, str | None):
+    if not isinstance(answer, str | None):
         return None, "the answer is no text"
-    if said is not None and not said.strip():
+    if answer is not None and not answer.strip():
         return None, "the answer is empty"
     cited = tuple(source.strip() for source in cast(list[str], sources))
     if len(set(cited)) < len(cited):
         return None, "a source is given twice"
-    return Answer(said, cited), ""
+    return Answer(answer, cited), ""
 
 
 def _seen(sample: dict[str, Any]) -> Seen:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rft.windows import invented
+from rft.traffic import invented
 
 from . import clerk, questions
 from .demonstrations import instructions, made_for
@@ -64,8 +64,8 @@ def write_window(
     rng = random.Random(f"traffic {start.isoformat()} {drifted} {seed}")
     world, inbox = DRIFTED if drifted else REFERENCE, inbox_of(options)
     asked = _questions(inbox, options, world, rng)
-    said = (_conversation(question, inbox, world, rng) for question in asked)
-    invented.write(path, start, days, conversations, said, rng)
+    dialogues = (_conversation(question, inbox, world, rng) for question in asked)
+    invented.write(path, start, days, conversations, dialogues, rng)
 
 
 def _questions(inbox: Index, options: Options, world: World, rng: random.Random) -> Iterator[Question]:

@@ -74,7 +74,7 @@ grade = rubric.grade
 def _inbox(item: dict[str, Any] | None) -> tuple[index.Index, bool]:
     settings = (item or {}).get("metadata") or {}
     mailbox = settings.get("mailbox", mails.CHANGELOGS)
-    found = index.stored(mailbox, settings["inbox"]) if "inbox" in settings else index.of(mailbox)
+    found = index.stored(mailbox, settings["inbox"]) if "inbox" in settings else index.from_mailbox(mailbox)
     return found, bool(settings.get("whole"))
 
 

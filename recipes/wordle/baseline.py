@@ -35,8 +35,8 @@ def score(name: str, options: Options, example: Example) -> float:
     tools.setup(rollout)
     episode = player.Episode(rollout.state, list(example.messages), has_find=options.find)
     WAYS[name](episode, random.Random(rollout.trace_id))
-    said = episode.messages[len(example.messages) :]
-    sample = {"output_text": said[-1]["content"], "trajectory": said}
+    turns = episode.messages[len(example.messages) :]
+    sample = {"output_text": turns[-1]["content"], "trajectory": turns}
     return tools.grade(sample, rollout.item, rollout)["score"]
 
 
@@ -60,8 +60,8 @@ def _first_hit(episode: player.Episode, rng: random.Random) -> None:
 
 def _most_frequent(episode: player.Episode, rng: random.Random) -> None:
     del rng
-    said = [move.word for move in episode.game.moves]
-    new = [word for word in _by_partial_credit(episode.game.dictionary) if word not in said]
+    guessed = [move.word for move in episode.game.moves]
+    new = [word for word in _by_partial_credit(episode.game.dictionary) if word not in guessed]
     _guess(episode, reversed(new[: episode.game.num_left]))  # the last marks count: the best word comes last
 
 

@@ -56,17 +56,17 @@ class Episode:
         listed = self.game.dictionary.fitting([(move.word, move.marks) for move in clues])[: self.k]
         if self.has_find:
             asked = " ;".join(clue(move) for move in clues)
-            self._say([("find", {"clues": asked})] * times, [tools.listing(listed)] * times)
+            self._add_turn([("find", {"clues": asked})] * times, [tools.listing(listed)] * times)
         return listed
 
     def guess(self, word: str) -> None:
         reply = self.game.guess(f" {word}", f"call_{self.turn}_0")
-        self._say([("guess", {"word": f" {word}"})], [reply])
+        self._add_turn([("guess", {"word": f" {word}"})], [reply])
 
     def fail(self) -> None:
         """Add a call that the tool server did not answer."""
         asked = " ;".join(clue(move) for move in self.marked)
-        self._say([("find", {"clues": asked})], ["Error: find is not available"])
+        self._add_turn([("find", {"clues": asked})], ["Error: find is not available"])
 
     def end(self) -> None:
         last = self.game.own[-1].word if self.game.own else "pass"
@@ -80,7 +80,7 @@ class Episode:
     def is_over(self) -> bool:
         return self.game.is_solved or not self.game.num_left or self.turn >= MAX_TURNS
 
-    def _say(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
+    def _add_turn(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
         self.messages += dialogue.scripted_turn(self.turn, calls, replies)
         self.turn += 1
         self.calls += len(calls)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft.windows import invented
+from rft.traffic import invented
 
 from . import player
 from .demonstrations import instructions
@@ -55,8 +55,8 @@ def write_window(
     world = DRIFTED if drifted else REFERENCE
     options = options.model_copy(update={"given": min(3, options.given + world.more_given)})
     boards = deal(options, "train", rng, world.openings, world.favored)
-    said = (_conversation(board, world, rng) for board in boards)
-    invented.write(path, start, days, conversations, said, rng)
+    dialogues = (_conversation(board, world, rng) for board in boards)
+    invented.write(path, start, days, conversations, dialogues, rng)
 
 
 def _conversation(board: Board, world: World, rng: random.Random) -> dict[str, Any]:

@@ -18,12 +18,12 @@ r = new / old counts, and in what a token's share of the step is divided by:
     best_of_n     the best 1                         none: next-token loss          tokens of these
     supervised    1, or the best 1 if it passed      none: next-token loss          tokens' weights
 
-A mean runs over every rollout that the formula counts (`counts`), also one whose advantage is 0
+A mean runs over every rollout that the formula counts (`is_in_mean`), also one whose advantage is 0
 because its group is dull. Without it in the denominator, the fewer rollouts there are to learn
 from, the larger would be the step. Unscored rollouts are no part of any formula. DAPO divides by
 the tokens of groups that differ: its own constraint leaves dull groups out. best_of_n, supervised
 and dpo count only what they imitate or prefer. A rollout without an advantage needs no forward
-pass, unless the KL has a gradient there (`pulls`).
+pass, unless the KL has a gradient there (`has_kl_gradient`).
 
 Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the
 weight of a token that another engine sampled (importance). Both are off or 1 in a strictly
@@ -71,16 +71,16 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class Algorithm(Protocol):
-    """An algorithm. The collector uses it up to `counts`, the learner from `needs` on. The
-    collector also reads `needs` (pairs, passed), and the learner `pulls`."""
+    """An algorithm. The collector uses it up to `is_in_mean`, the learner the rest. The
+    collector also reads `requirements` (pairs, passed), and the learner `has_kl_gradient`."""
 
     @property
-    def grouped(self) -> bool:
+    def is_grouped(self) -> bool:
         """Whether it learns from differences within a group; else from all that is scored."""
         ...
 
     @property
-    def zero(self) -> str:
+    def zero_reason(self) -> str:
         """Why a scored rollout in a group that differs may have advantage 0."""
         ...
 
@@ -89,17 +89,17 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def pulls(self) -> bool:
+    def has_kl_gradient(self) -> bool:
         """Whether the loss has a gradient (of the KL) also where the advantage is 0."""
         ...
 
-    def counts(self, advantage: float, differs: bool) -> bool:
-        """Tell whether the formula's mean runs over this scored rollout. `differs`: the outcomes of
+    def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
+        """Tell whether the formula's mean runs over a scored rollout. `outcomes_differ`: those of
         its group do."""
         ...
 
     @property
-    def needs(self) -> frozenset[str]:
+    def requirements(self) -> frozenset[str]:
         """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic),
         'pairs' (both of a pair in one microbatch). 'passed': it learns from nothing that did not
         pass."""
@@ -114,7 +114,7 @@ class Algorithm(Protocol):
         ...
 
 
-def of(section: config.Train) -> Algorithm:
+def from_params(section: config.Train) -> Algorithm:
     """Make the algorithm of `train.algorithm`; the collector and the learner share one."""
     match section.algorithm:
         case "grpo":

@@ -22,15 +22,15 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class BestOfN:
-    grouped = True
-    zero = "not the best of its group"
-    pulls = False
-    needs: frozenset[str] = frozenset()
+    is_grouped = True
+    zero_reason = "not the best of its group"
+    has_kl_gradient = False
+    requirements: frozenset[str] = frozenset()
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_best(rewards_G) for rewards_G in rewards_PG]
 
-    def counts(self, advantage: float, differs: bool) -> bool:
+    def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
         """Count what is imitated; the others were drawn to find it."""
         return advantage > 0
 

@@ -32,8 +32,8 @@ from rft.types import Trajectory
 class Dapo(PolicyGradient):
     bounds = (0.2, 0.28)
 
-    def counts(self, advantage: float, differs: bool) -> bool:
-        return differs
+    def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
+        return outcomes_differ
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [groups.standardized(rewards_G) for rewards_G in rewards_PG]
@@ -42,25 +42,25 @@ class Dapo(PolicyGradient):
         return values_N.sum() / totals.num_tokens
 
 
-def check_overlong(overlong: config.Overlong, max_tokens: int | None) -> None:
+def check_overlong(overlong: config.Overlong, max_context_tokens: int | None) -> None:
     """Raise ConfigError for a buffer as long as the whole context."""
-    if max_tokens is not None and overlong.buffer >= max_tokens:
-        limit = f"rollout.max_tokens, or the server's limit where that is null ({max_tokens})"
+    if max_context_tokens is not None and overlong.buffer >= max_context_tokens:
+        limit = f"rollout.max_tokens, or the server's limit where that is null ({max_context_tokens})"
         what = f"train.overlong.buffer = {overlong.buffer} must lie below {limit}"
         raise ConfigError(f"params.yaml: {what}. Lower the buffer.")
 
 
-def shaped(trajectory: Trajectory, overlong: config.Overlong, max_tokens: int | None) -> float | None:
+def shaped(trajectory: Trajectory, overlong: config.Overlong, max_context_tokens: int | None) -> float | None:
     """Return the reward for training: less the punishment if there is a buffer, which only DAPO may
     have. None: unscored."""
     if trajectory.reward is None or not overlong.buffer:
         return trajectory.reward
-    assert max_tokens is not None, "overlong shaping measures by rollout.max_tokens"
+    assert max_context_tokens is not None, "overlong shaping measures by rollout.max_tokens"
     length = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in trajectory.turns)
-    return trajectory.reward + punishment(length, max_tokens, overlong)
+    return trajectory.reward + punishment(length, max_context_tokens, overlong)
 
 
-def punishment(length: int, max_tokens: int, overlong: config.Overlong) -> float:
+def punishment(length: int, max_context_tokens: int, overlong: config.Overlong) -> float:
     """Return 0 to -penalty for a whole context of this `length`: prompt, turns and tool results."""
-    over = length - (max_tokens - overlong.buffer)
+    over = length - (max_context_tokens - overlong.buffer)
     return -overlong.penalty * min(1.0, max(0, over) / overlong.buffer)

@@ -8,7 +8,7 @@ A group's best and worst rollout are its pair: the grader stands in for the pers
 Pairs are sampled in each step, so this is online DPO. The reference policy is part of the loss, so
 `train.kl` has no place here.
 
-The learner keeps a pair in one microbatch, the chosen one first (`needs`: pairs): rows 0, 2, 4, ...
+The learner keeps a pair in one microbatch, the chosen one first (`requirements`): rows 0, 2, 4, ...
 are chosen, rows 1, 3, 5, ... rejected.
 """
 
@@ -24,10 +24,10 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class Dpo:
-    grouped = True
-    zero = "not in a pair"
-    pulls = False
-    needs = frozenset({"reference", "pairs"})
+    is_grouped = True
+    zero_reason = "not in a pair"
+    has_kl_gradient = False
+    requirements = frozenset({"reference", "pairs"})
 
     def __init__(self, beta: float):
         self.beta = beta
@@ -35,7 +35,7 @@ class Dpo:
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_pair(rewards_G) for rewards_G in rewards_PG]
 
-    def counts(self, advantage: float, differs: bool) -> bool:
+    def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
         return advantage != 0
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:
@@ -49,11 +49,11 @@ class Dpo:
 
     def _preference(self, tokens: Tokens) -> torch.Tensor:
         """Return per pair by how much more the policy prefers the chosen one than the reference."""
-        assert tokens.reference_N is not None, "the learner prepares what an algorithm needs"
+        assert tokens.reference_logprobs_N is not None, "the learner prepares what an algorithm needs"
         sign_B = tokens.sums(tokens.advantage_N).sign()
         expected_B = [1.0, -1.0] * (tokens.num_rows // 2)
         assert sign_B.tolist() == expected_B, "pairs: the chosen one first, then the rejected one"
-        margin_B = tokens.sums(tokens.logprobs_N - tokens.reference_N)
+        margin_B = tokens.sums(tokens.logprobs_N - tokens.reference_logprobs_N)
         return margin_B[0::2] - margin_B[1::2]
 
 

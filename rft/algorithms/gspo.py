@@ -23,5 +23,5 @@ class Gspo(Grpo):
     bounds = (3e-4, 4e-4)
 
     def log_ratio(self, tokens: Tokens) -> torch.Tensor:
-        log_ratio_N = tokens.logprobs_N - tokens.old_N
+        log_ratio_N = tokens.logprobs_N - tokens.old_logprobs_N
         return (tokens.sums(log_ratio_N) / tokens.lengths_B)[tokens.row_N]

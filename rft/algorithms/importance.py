@@ -32,4 +32,4 @@ def truncated(tokens: Tokens, cap: float | None) -> float:
 
 
 def _ratio(tokens: Tokens) -> torch.Tensor:
-    return ratio(tokens.old_N - tokens.sampled_N)
+    return ratio(tokens.old_logprobs_N - tokens.sampled_logprobs_N)

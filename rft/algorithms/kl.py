@@ -33,16 +33,16 @@ Estimator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(log-probabilities now, reference, old), N each."""
 
 
-def k1(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
-    return ratio(logprobs_N - old_N) * (logprobs_N - reference_N).detach()
+def k1(logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor) -> torch.Tensor:
+    return ratio(logprobs_N - old_logprobs_N) * (logprobs_N - reference_logprobs_N).detach()
 
 
-def k2(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
-    return (logprobs_N - reference_N).square() / 2
+def k2(logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor) -> torch.Tensor:
+    return (logprobs_N - reference_logprobs_N).square() / 2
 
 
-def k3(logprobs_N: torch.Tensor, reference_N: torch.Tensor, old_N: torch.Tensor) -> torch.Tensor:
-    gap_N = logprobs_N - reference_N
+def k3(logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor, old_logprobs_N: torch.Tensor) -> torch.Tensor:
+    gap_N = logprobs_N - reference_logprobs_N
     return ratio_minus_1(-gap_N) + gap_N
 
 

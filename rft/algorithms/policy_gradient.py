@@ -35,8 +35,8 @@ from rft.algorithms.tokens import Tokens, Totals
 class PolicyGradient(ABC):
     bounds: ClassVar[tuple[float, float]] = (0.2, 0.2)
     """Defaults of `train.clip`: the paper's low and high."""
-    grouped: bool = True
-    zero: str = "at the group mean"
+    is_grouped: bool = True
+    zero_reason: str = "at the group mean"
 
     def __init__(self, section: config.Train):
         low, high = section.clip.low, section.clip.high
@@ -45,14 +45,14 @@ class PolicyGradient(ABC):
         self.cap = section.importance_cap
 
     @property
-    def pulls(self) -> bool:
+    def has_kl_gradient(self) -> bool:
         return self.beta > 0
 
-    def counts(self, advantage: float, differs: bool) -> bool:
+    def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
         return True
 
     @property
-    def needs(self) -> frozenset[str]:
+    def requirements(self) -> frozenset[str]:
         return frozenset({"reference"} if self.beta else ())
 
     @abstractmethod
@@ -64,7 +64,7 @@ class PolicyGradient(ABC):
 
     def log_ratio(self, tokens: Tokens) -> torch.Tensor:
         """Return log r of N tokens."""
-        return tokens.logprobs_N - tokens.old_N
+        return tokens.logprobs_N - tokens.old_logprobs_N
 
     def gain(self, tokens: Tokens) -> torch.Tensor:
         """Return the gain of N tokens."""
@@ -96,5 +96,5 @@ class PolicyGradient(ABC):
 
     def _distance(self, tokens: Tokens) -> torch.Tensor:
         """Return N distances from the reference policy."""
-        assert tokens.reference_N is not None, "the learner prepares what an algorithm needs"
-        return self._estimate(tokens.logprobs_N, tokens.reference_N, tokens.old_N)
+        assert tokens.reference_logprobs_N is not None, "the learner prepares what an algorithm needs"
+        return self._estimate(tokens.logprobs_N, tokens.reference_logprobs_N, tokens.old_logprobs_N)

@@ -10,7 +10,7 @@ advantages by GAE (arXiv 1506.02438), eq. 16.
 The reward comes with the last completion token, after which V is 0.
 
 Time runs over completion tokens: what tools write is part of the environment, and has neither value
-nor advantage. The critic is the learner's (`needs`: values); it calls `gae` once per rollout,
+nor advantage. The critic is the learner's (`requirements`); it calls `gae` once per rollout,
 before the step's first update, and puts the result into `Tokens`.
 
 PPO learns from every scored rollout, whatever its group did: the value of a token replaces the
@@ -31,8 +31,8 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class Ppo(PolicyGradient):
-    grouped = False
-    zero = "never: each token has an advantage of its own"
+    is_grouped = False
+    zero_reason = "never: each token has an advantage of its own"
 
     def __init__(self, section: config.Train):
         super().__init__(section)
@@ -40,8 +40,8 @@ class Ppo(PolicyGradient):
         self._value_clip, self._value_weight = section.ppo.value_clip, section.ppo.value_weight
 
     @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"values"}
+    def requirements(self) -> frozenset[str]:
+        return super().requirements | {"values"}
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         """Return 1 for every scored rollout: learn from it. The learner replaces it by `gae`."""
@@ -65,10 +65,10 @@ class Ppo(PolicyGradient):
     def _value_error(self, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
         """Return N errors with the clip and without. The clip takes the larger of both: a value far
         from the old one gets no gradient for going further."""
-        values_N, old_N, returns_N = tokens.values_N, tokens.old_values_N, tokens.returns_N
-        if values_N is None or old_N is None or returns_N is None:
+        values_N, old_values_N, returns_N = tokens.values_N, tokens.old_values_N, tokens.returns_N
+        if values_N is None or old_values_N is None or returns_N is None:
             raise AssertionError("the learner prepares what an algorithm needs")
-        near_N = old_N + (values_N - old_N).clamp(-self._value_clip, self._value_clip)
+        near_N = old_values_N + (values_N - old_values_N).clamp(-self._value_clip, self._value_clip)
         free_N = (values_N - returns_N).square()
         return torch.maximum(free_N, (near_N - returns_N).square()), free_N
 

@@ -23,8 +23,8 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class ReinforcePP(PolicyGradient):
-    grouped = False
-    zero = "at the batch mean"
+    is_grouped = False
+    zero_reason = "at the batch mean"
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         """Standardize over the batch; zeros if all rewards are equal."""

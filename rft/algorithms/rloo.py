@@ -32,7 +32,7 @@ class Rloo(PolicyGradient):
         return [groups.leave_one_out(rewards_G) for rewards_G in rewards_PG]
 
     def log_ratio(self, tokens: Tokens) -> torch.Tensor:
-        return tokens.sums(tokens.logprobs_N - tokens.old_N)[tokens.row_N]
+        return tokens.sums(tokens.logprobs_N - tokens.old_logprobs_N)[tokens.row_N]
 
     def gain(self, tokens: Tokens) -> torch.Tensor:
         """Divide a rollout's gain equally among its tokens."""

@@ -8,7 +8,7 @@ advantage, and no ratio: where the tokens came from does not matter. So it serve
 accepted answers of production, and rollouts that were good (best_of_n).
 
 A completion token weighs 1. Tokens that the policy never writes may weigh a little: a small model
-learns to copy from them too (rft/trainer/lessons.py).
+learns to copy from them too (rft/trainer/sft_samples.py).
 
 Of a group of rollouts the best is imitated, if it passed: rejection sampling, or expert iteration
 when it is done in rounds (Anthony et al. 2017, arXiv 1705.08439; Singh et al. 2023, ReST-EM, arXiv
@@ -27,15 +27,15 @@ from rft.algorithms.tokens import Tokens, Totals
 
 
 class Supervised:
-    grouped = False
-    zero = "not the best of its group"
-    pulls = False
-    needs: frozenset[str] = frozenset({"passed"})
+    is_grouped = False
+    zero_reason = "not the best of its group"
+    has_kl_gradient = False
+    requirements: frozenset[str] = frozenset({"passed"})
 
     def advantages(self, rewards_PG: Sequence[groups.Rewards]) -> list[groups.Floats]:
         return [_best(rewards_G) for rewards_G in rewards_PG]
 
-    def counts(self, advantage: float, differs: bool) -> bool:
+    def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
         """Count what is imitated."""
         return advantage > 0
 
@@ -44,7 +44,7 @@ class Supervised:
 
     def facts(self, tokens: Tokens) -> dict[str, float]:
         """Return the loss on completion tokens alone, which can be compared between weights."""
-        logprobs_N = tokens.logprobs_N if tokens.own_N is None else tokens.logprobs_N[tokens.own_N]
+        logprobs_N = tokens.logprobs_N if tokens.is_own_N is None else tokens.logprobs_N[tokens.is_own_N]
         return {"nll": -logprobs_N.sum().item()}
 
 

@@ -19,9 +19,9 @@ import torch
 class Tokens:
     logprobs_N: torch.Tensor
     """Under the weights now; with `values_N` the only ones with a gradient."""
-    old_N: torch.Tensor
+    old_logprobs_N: torch.Tensor
     """Under the weights before the step's first update; in that update the same as `logprobs_N`."""
-    sampled_N: torch.Tensor
+    sampled_logprobs_N: torch.Tensor
     """As the sampler reported them: the behavior policy."""
     advantage_N: torch.Tensor
     row_N: torch.Tensor
@@ -29,13 +29,13 @@ class Tokens:
     entropy_N: torch.Tensor
     """In nats, without gradient."""
     num_rows: int
-    reference_N: torch.Tensor | None = None
+    reference_logprobs_N: torch.Tensor | None = None
     """Under the reference policy; None when the step asks for no KL."""
     values_N: torch.Tensor | None = None
     """The critic's (PPO), with gradient."""
     old_values_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None
-    own_N: torch.Tensor | None = None
+    is_own_N: torch.Tensor | None = None
     """Whether the policy writes it. None: all are its own. Supervised learning also teaches others,
     and their weight is in `advantage_N`."""
 

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rft.bridges import bedrock, evals, grader, openai, promptfoo
-from rft.bridges.agent import written
+from rft.bridges.agent import write_agent
 from rft.bridges.imported import Imported, Note
 from rft.errors import UserError, did_you_mean
 
@@ -58,4 +58,4 @@ def read(source: str, files: Path | None) -> Imported:
     return KINDS[kind](Path(place), files)
 
 
-__all__ = ["KINDS", "Imported", "Note", "read", "written"]
+__all__ = ["KINDS", "Imported", "Note", "read", "write_agent"]

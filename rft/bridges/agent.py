@@ -94,30 +94,33 @@ GATE = """\
 """
 
 
-def written(imported: Imported, folder: Path, inside: str, name: str, declared: dict[str, Any]) -> list[str]:
-    """Write the folder, and return in words what came and what is left to do. `inside`: its place
+def write_agent(imported: Imported, folder: Path, relative_path: str, name: str, declared: dict[str, Any]) -> list[str]:
+    """Write the folder, and return in words what came and what remains. `relative_path`: its place
     in the clone. `declared`: range, chance and pass_threshold that the user gave.
 
     Raises UserError and ConfigError for what cannot be imported; the folder is then incomplete.
     """
     for line in (line for lines in imported.rows.values() for line in lines):
         rows.read(line, Keys(), "Fix the row, or leave it out.")
-    found, said = splits.cut(imported.rows, imported.alike)
+    found, remarks = splits.cut(imported.rows, imported.same_test_key)
     splits.overlap(found)
     grader, to_fill = _graded(imported, found, declared)
     every = [line for split in SPLITS for line in found[split]]
     key = imported.target or (scales.target(grader, every) if grader else None)
-    files = {f"rows/{split}.jsonl": _bytes(found[split]) for split in SPLITS} | imported.beside
+    files = {f"rows/{split}.jsonl": _bytes(found[split]) for split in SPLITS} | imported.extra_files
     files["examples.py"] = EXAMPLES.encode()
     files["tools.py"] = (imported.tools or NO_TOOLS).encode()
     if grader is not None:
         files["grader.json"] = _json(grader)
     files["exploits.jsonl"] = b"".join(_line(name, text) for name, text in GENERIC.items())
-    files["params.yaml"] = _params(imported, found, inside, name, key).encode()
+    files["params.yaml"] = _params(imported, found, relative_path, name, key).encode()
     notes = [*imported.notes, *([] if key else [Note("rows", _NO_TARGET)])]
     if key:
-        said.append(f"examples.keys.target: {key}, which is given as an answer to see that the grader takes it")
-    told = [*said, *(f"{split}: {len(found[split])} rows" for split in SPLITS if imported.rows.get(split) and not said)]
+        remarks.append(f"examples.keys.target: {key}, which is given as an answer to see that the grader takes it")
+    told = [
+        *remarks,
+        *(f"{split}: {len(found[split])} rows" for split in SPLITS if imported.rows.get(split) and not remarks),
+    ]
     to_fill = [
         *to_fill,
         *imported.to_fill,
@@ -193,10 +196,12 @@ def _line(name: str, text: str) -> bytes:
     return (json.dumps({"name": name, "kind": "generic", "turns": [text]}) + "\n").encode()
 
 
-def _params(imported: Imported, found: dict[Split, list[Line]], inside: str, name: str, target: str | None) -> str:
+def _params(
+    imported: Imported, found: dict[Split, list[Line]], relative_path: str, name: str, target: str | None
+) -> str:
     """Write params.yaml: our sections first, then those of the format."""
     sections: dict[str, Any] = {
-        "recipe": {"path": inside},
+        "recipe": {"path": relative_path},
         "traffic": {"file": f"data/inbox/{name}/*.jsonl"},
         "examples": {split: len(found[split]) for split in SPLITS}
         | {"disjoint_targets": False}
@@ -236,4 +241,4 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-__all__ = ["written"]
+__all__ = ["write_agent"]

@@ -89,7 +89,7 @@ def read(path: Path, files: Path | None) -> Imported:
         settings=settings,
         epochs=epochs,
         tools=TOOLS,
-        beside={"lambda_function.py": function.source},
+        extra_files={"lambda_function.py": function.source},
         notes=tuple(notes),
         to_fill=function.to_fill,
     )

@@ -36,7 +36,7 @@ class Imported:
     splits are cut."""
     tools: str | None = None
     """Text of tools.py; None: no functions of its own."""
-    beside: dict[str, bytes] = field(default_factory=dict)
+    extra_files: dict[str, bytes] = field(default_factory=dict)
     """Further files of the folder, by name: the source of a grader that tools.py calls."""
     notes: tuple[Note, ...] = ()
     to_fill: tuple[str, ...] = ()
@@ -47,6 +47,6 @@ class Imported:
     """The key of a row that holds its target, as a dotted path; None: none is known."""
     traffic: tuple[str, ...] = ()
     """Logged conversations for `rft ingest`, one JSON object a line."""
-    alike: str | None = None
+    same_test_key: str | None = None
     """The key in which rows of one test are equal, where it is asked in several ways: they stay in
     one split."""

@@ -87,7 +87,7 @@ def read(path: Path, files: Path | None) -> Imported:
         settings=settings,
         epochs=epochs,
         tools=lambda_grader.TOOLS if function else None,
-        beside={"lambda_function.py": function.source} if function else {},
+        extra_files={"lambda_function.py": function.source} if function else {},
         notes=(*notes, *(function.notes if function else ())),
         to_fill=function.to_fill if function else (),
         secrets=tuple(secrets),

@@ -52,8 +52,10 @@ def check(grader: graders.Grader, lines: Sequence[Line], has_format: bool, where
                 "score. Read all of the arguments, or write a python grader."
             )
         elif place.path[:1] == ("output_json",) and not has_format:
-            said = "nothing asks for JSON: an answer that is not JSON has the lowest score. See rollout.response_format"
-            notes.append(Note(at, said))
+            problem = (
+                "nothing asks for JSON: an answer that is not JSON has the lowest score. See rollout.response_format"
+            )
+            notes.append(Note(at, problem))
     return notes
 
 

@@ -23,11 +23,11 @@ LEAST = 2
 """Of one example nothing can be said."""
 
 
-def cut(rows: dict[Split, list[Line]], alike: str | None = None) -> tuple[dict[Split, list[Line]], list[str]]:
-    """Return all three splits, and in words what was cut. `alike`: the key of a row in which rows
+def cut(rows: dict[Split, list[Line]], same_test_key: str | None = None) -> tuple[dict[Split, list[Line]], list[str]]:
+    """Return all three splits, and in words what was cut. `same_test_key`: the key in which rows
     of one test are equal. Raises UserError where too few different inputs are left."""
-    train, said = rows["train"], list[str]()
-    asked = _asked(train, alike)
+    train, notes = rows["train"], list[str]()
+    asked = _asked(train, same_test_key)
     found: dict[Split, list[Line]] = dict(rows)
     missing: list[Split] = [name for name in SHARES if not rows.get(name)]
     for name in missing:
@@ -42,12 +42,12 @@ def cut(rows: dict[Split, list[Line]], alike: str | None = None) -> tuple[dict[S
             f"{' and '.join(missing)} from. Add rows."
         )
     for name in missing:
-        said.append(f"{name}: {len(found[name])} rows were cut from the training rows by a hash of their messages")
+        notes.append(f"{name}: {len(found[name])} rows were cut from the training rows by a hash of their messages")
     if len(found["test"]) < ENOUGH:
-        said.append(f"test: {len(found['test'])} rows settle no gain of a few percent: bring {ENOUGH} or more")
+        notes.append(f"test: {len(found['test'])} rows settle no gain of a few percent: bring {ENOUGH} or more")
     if missing:
-        said.append(f"train: {len(train)} of {len(rows['train'])} rows are left")
-    return found, said
+        notes.append(f"train: {len(train)} of {len(rows['train'])} rows are left")
+    return found, notes
 
 
 def overlap(rows: dict[Split, list[Line]]) -> None:
@@ -63,7 +63,7 @@ def overlap(rows: dict[Split, list[Line]]) -> None:
                 )
 
 
-def _asked(lines: Sequence[Line], alike: str | None) -> dict[Line, str]:
+def _asked(lines: Sequence[Line], same_test_key: str | None) -> dict[Line, str]:
     """Return what each row asks: its messages, or the first of all messages that ask it."""
     first: dict[str, str] = {}
 
@@ -72,8 +72,8 @@ def _asked(lines: Sequence[Line], alike: str | None) -> dict[Line, str]:
             first[name] = name = first[first[name]]
         return name
 
-    for line in lines if alike else ():
-        test = f"test {json.dumps(json.loads(line.text).get(alike), sort_keys=True)}"  # sorts behind messages
+    for line in lines if same_test_key else ():
+        test = f"test {json.dumps(json.loads(line.text).get(same_test_key), sort_keys=True)}"  # sorts behind messages
         one, other = sorted((root(_input(line)), root(test)))
         first[other] = one
     return {line: root(_input(line)) for line in lines}

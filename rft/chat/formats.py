@@ -1,8 +1,8 @@
 """Formats: how each family of models writes reasoning and tool calls, and ends a turn.
 
-    of(tokenizer, setting)      the format: by name, or by what the model's chat template renders
-    Format.read(text, turn)     text as sampled -> Reading
-    Format.write(message)       a recorded message -> text as the policy would have sampled it
+    from_tokenizer(tokenizer, setting)    the format: by name, or by what the chat template renders
+    Format.read(text, turn)               text as sampled -> Reading
+    Format.write(message)                 a recorded message -> text as the policy had sampled it
 
     hermes    <think>..</think>, then <tool_call>\\n{"name", "arguments"}\\n</tool_call>; Qwen too
     llama3    {"name", "parameters"}, perhaps after <|python_tag|>, several joined with "; "
@@ -54,7 +54,7 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, text: str, turn: int) -> Reading:
-        """Read a whole message: `opened` and what was sampled, without its end token."""
+        """Read a whole message: `assistant_prefix` and what was sampled, without its end token."""
 
     @abstractmethod
     def write(self, message: Message) -> str:
@@ -70,7 +70,7 @@ class Format(ABC):
             arguments = arguments.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
         return arguments
 
-    def opened(self, start: str) -> str:
+    def assistant_prefix(self, start: str) -> str:
         """Return the part of the assistant's start that belongs to the message: some templates
         write <think> themselves."""
         found = start.rfind(self.tags[0])
@@ -235,31 +235,33 @@ class Harmony(Format):
     )
     """Nothing is tried twice (`++`, `*+`): else 10,000 blanks before a message took ten seconds."""
 
-    def opened(self, start: str) -> str:
+    def assistant_prefix(self, start: str) -> str:
         return ""
 
     def read(self, text: str, turn: int) -> Reading:
-        said: dict[str, list[str]] = {"analysis": [], "commentary": [], "final": []}
+        bodies: dict[str, list[str]] = {"analysis": [], "commentary": [], "final": []}
         calls: list[ToolCall] = []
         at = 0
         while at < len(text):
             found = self._message.match(text, at)
-            if found is None or found["channel"] not in said or _left_over(found["body"], self.markup):
+            if found is None or found["channel"] not in bodies or _left_over(found["body"], self.markup):
                 return Reading(
-                    "", reasoning="\n".join(said["analysis"]), problem=f"not a channel message: {text[at : at + 60]!r}"
+                    "",
+                    reasoning="\n".join(bodies["analysis"]),
+                    problem=f"not a channel message: {text[at : at + 60]!r}",
                 )
             to = found["to"] or found["to_behind"]
             if to is None:
-                said[found["channel"]].append(found["body"])
+                bodies[found["channel"]].append(found["body"])
             else:
                 calls.append(self._call(to, found["body"], _id(turn, len(calls))))
             at = found.end()
-        reasoning = "\n".join(said["analysis"])
-        if calls and said["final"]:
+        reasoning = "\n".join(bodies["analysis"])
+        if calls and bodies["final"]:
             return Reading("", reasoning=reasoning, problem="a final answer and a call in one message")
-        if not calls and not said["final"]:
+        if not calls and not bodies["final"]:
             return Reading("", reasoning=reasoning, problem="a message without a final channel or a call")
-        return Reading("\n".join(said["final"] or said["commentary"]), tuple(calls), reasoning)
+        return Reading("\n".join(bodies["final"] or bodies["commentary"]), tuple(calls), reasoning)
 
     def write(self, message: Message) -> str:
         calls, content = _functions(message), message.get("content") or ""
@@ -304,7 +306,7 @@ class Declared(Format):
         calls = spec["fields"].get("tool_calls", {})
         self._marks = re.compile(f"{_anchor(calls, 'open').pattern}|{_anchor(calls, 'close').pattern}", re.DOTALL)
 
-    def opened(self, start: str) -> str:
+    def assistant_prefix(self, start: str) -> str:
         return start[max((found.end() for found in self._start.finditer(start)), default=len(start)) :]
 
     def call_id(self, call_id: str) -> str:
@@ -313,12 +315,12 @@ class Declared(Format):
     def read(self, text: str, turn: int) -> Reading:
         end = self._tokenizer.eos_token
         try:
-            said = self._tokenizer.parse_response(text + end, prefix="")
+            parsed = self._tokenizer.parse_response(text + end, prefix="")
         except Exception as error:  # somebody else's parser, over any text
             return Reading("", problem=str(error))
-        content = str(said.get("content") or "").removesuffix(end)
-        reasoning = str(said.get("reasoning_content") or said.get("thinking") or "")
-        found = said.get("tool_calls") or []
+        content = str(parsed.get("content") or "").removesuffix(end)
+        reasoning = str(parsed.get("reasoning_content") or parsed.get("thinking") or "")
+        found = parsed.get("tool_calls") or []
         problem = "the mark of a tool call in the answer" if self._marks.search(content) else ""
         problem = problem or _left_over(content, self.markup)
         if problem := problem or ("" if content or found else "neither an answer nor a call"):
@@ -348,7 +350,7 @@ HERMES = FAMILIES["hermes"]
 
 
 # -- which -----------------------------------------------------------------------------------------
-def of(tokenizer: Any, setting: str = "auto") -> Format:
+def from_tokenizer(tokenizer: Any, setting: str = "auto") -> Format:
     """Find the format of a tokenizer. `setting` is policy.tool_format."""
     written = _written(tokenizer)
     seen = _recognized(written)

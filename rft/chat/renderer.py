@@ -2,7 +2,7 @@
 messages.
 
 A rollout only ever appends. `Chat.prompt_ids` renders the opening messages. The policy samples its
-own tokens, which are kept as they are. `Chat.reply_ids` renders what comes between the end of an
+own tokens, which are kept. `Chat.tool_result_ids` renders what comes between the end of an
 assistant turn and the start of the next: the tool results. Nothing that was sampled is rendered or
 encoded a second time.
 
@@ -35,7 +35,7 @@ from rft.config import response_format
 from rft.errors import UserError
 from rft.types import Message, Opening, Reading, ToolCall
 
-KEPT_REPLIES = 4096
+KEPT_TOOL_RESULTS = 4096
 _HALF = re.compile(r"[\ud800-\udfff]")
 
 
@@ -68,7 +68,7 @@ class Chat:
             )
         self.tokenizer = tokenizer
         self.tools = tools
-        self.format = formats.of(tokenizer, tool_format)
+        self.format = formats.from_tokenizer(tokenizer, tool_format)
         markup = (*self.format.markup, *self.format.ends, *self.format.closes, *self.format.tags)
         self._control = Control(tokenizer, markup)
         added = tokenizer.added_tokens_encoder
@@ -82,7 +82,7 @@ class Chat:
         generation_config.json names."""
         self.end_id: int = self.end_ids[0]
         self._ends = {text: token for token, text in ends.items()}
-        self._replies = lru_cache(KEPT_REPLIES)(self._reply_ids)
+        self._cached_tool_result_ids = lru_cache(KEPT_TOOL_RESULTS)(self._encode_tool_results)
 
     def render(
         self,
@@ -94,36 +94,36 @@ class Chat:
         """Render messages as text. `start`: add the start of the next assistant turn.
         `answer_format`: a response_format that the prompt states, in the template's own way if it
         has one, else as an instruction."""
-        return self._rendered([self._told(message) for message in messages], tools, start, answer_format)
+        return self._rendered([self._normalize_message(message) for message in messages], tools, start, answer_format)
 
     def _rendered(
         self,
-        told: list[Message],
+        template_messages: list[Message],
         tools: Sequence[dict[str, Any]] | None = None,
         start: bool = True,
         answer_format: dict[str, Any] | None = None,
     ) -> str:
-        """Render `told`: messages as `_told` makes them. They are final, so they hold all that can
+        """Render messages that `_normalize_message` made. They are final, so they hold all that can
         become a token."""
         tools = self.tools if tools is None else list(tools)
 
-        def text(told: list[Message], **more: Any) -> str:
+        def text(template_messages: list[Message], **more: Any) -> str:
             return self.tokenizer.apply_chat_template(
-                told, tools=tools or None, tokenize=False, add_generation_prompt=start, **more
+                template_messages, tools=tools or None, tokenize=False, add_generation_prompt=start, **more
             )
 
         if answer_format is None:
-            return text(told)
-        plain = text(told)
+            return text(template_messages)
+        plain = text(template_messages)
         try:
-            stated = text(told, response_format=answer_format)
+            stated = text(template_messages, response_format=answer_format)
         except Exception:  # a template's own refusal
             stated = plain
         before, now = plain.casefold(), stated.casefold()
         words = [word.casefold() for word in response_format.words(answer_format)]
         if all(now.count(word) > before.count(word) for word in words):
             return stated
-        return text(response_format.with_instruction(told, answer_format))
+        return text(response_format.with_instruction(template_messages, answer_format))
 
     def prompt_ids(
         self,
@@ -134,54 +134,57 @@ class Chat:
         """Encode the opening messages and the assistant's start. `tools`: the row's own; None:
         those of this chat."""
         tools = self.tools if tools is None else list(tools)
-        opening = [self._told(message) for message in messages]
-        told = {"messages": opening, "tools": tools, "answer_format": answer_format}
+        opening = [self._normalize_message(message) for message in messages]
+        untrusted = {"messages": opening, "tools": tools, "answer_format": answer_format}
 
-        def texts(told: dict[str, Any]) -> list[str]:
-            return [self._rendered(told["messages"], told["tools"], answer_format=told["answer_format"])]
+        def texts(untrusted: dict[str, Any]) -> list[str]:
+            return [self._rendered(untrusted["messages"], untrusted["tools"], answer_format=untrusted["answer_format"])]
 
-        return self._encoded(told, texts(told), texts)[0]
+        return self._encoded(untrusted, texts(untrusted), texts)[0]
 
-    def opening_ids(self, openings: Sequence[Opening], max_tokens: int) -> list[list[int]]:
+    def opening_ids(self, openings: Sequence[Opening], max_context_tokens: int) -> list[list[int]]:
         """Encode each prompt. Raises UserError for an example whose prompt leaves no room for an
-        answer in `max_tokens`."""
+        answer in `max_context_tokens`."""
         known: dict[str, list[int]] = {}
         for opening in openings:
             if (text := repr(opening)) not in known:
                 known[text] = self.prompt_ids(list(opening.messages), opening.tools, opening.response_format)
-                if (length := len(known[text])) >= max_tokens:
-                    raise no_room(opening, length, max_tokens)
+                if (length := len(known[text])) >= max_context_tokens:
+                    raise no_room(opening, length, max_context_tokens)
         return [list(known[repr(opening)]) for opening in openings]
 
     def read(self, ids: Sequence[int], turn: int) -> tuple[str, Reading]:
         """Return sampled ids as text, and as a Reading."""
         text = self.text(ids)
-        return text, self.format.read(self._opened + text, turn)
+        return text, self.format.read(self._assistant_prefix + text, turn)
 
-    def reply_ids(self, calls: Sequence[ToolCall], outputs: Sequence[str]) -> list[int]:
+    def tool_result_ids(self, calls: Sequence[ToolCall], outputs: Sequence[str]) -> list[int]:
         """Encode the results of these calls, from after the assistant's end token to the start of
         its next turn."""
         bare = tuple(replace(call, arguments="{}") for call in calls)  # arguments stand before the end token
-        return list(self._replies(bare, tuple(outputs)))
+        return list(self._cached_tool_result_ids(bare, tuple(outputs)))
 
-    def _reply_ids(self, calls: tuple[ToolCall, ...], outputs: tuple[str, ...]) -> tuple[int, ...]:
-        """Do the work of `reply_ids`. Cached: the rollouts of a group get the same results, and a
+    def _encode_tool_results(self, calls: tuple[ToolCall, ...], outputs: tuple[str, ...]) -> tuple[int, ...]:
+        """Do the work of `tool_result_ids`. Cached: rollouts of a group get the same results, and a
         template takes as long as a decoding step."""
-        told = [(call.name, output) for call, output in zip(calls, outputs, strict=True)]
+        untrusted = [(call.name, output) for call, output in zip(calls, outputs, strict=True)]
 
-        def texts(told: Sequence[tuple[str, str]]) -> list[str]:
-            named = [replace(call, name=name) for call, (name, _) in zip(calls, told, strict=True)]
-            answered = [self._told(tool_message(call, output)) for call, (_, output) in zip(named, told, strict=True)]
+        def texts(untrusted: Sequence[tuple[str, str]]) -> list[str]:
+            named = [replace(call, name=name) for call, (name, _) in zip(calls, untrusted, strict=True)]
+            answered = [
+                self._normalize_message(tool_message(call, output))
+                for call, (_, output) in zip(named, untrusted, strict=True)
+            ]
             return [self._between(named, answered)]
 
-        return tuple(self._encoded(told, texts(told), texts)[0])
+        return tuple(self._encoded(untrusted, texts(untrusted), texts)[0])
 
-    def _encoded(self, told: Any, texts: Sequence[str], render: Callable[[Any], Sequence[str]]) -> list[list[int]]:
-        """Encode `texts`, which `render` makes of `told`. Nothing in `told` becomes a control token
+    def _encoded(self, untrusted: Any, texts: Sequence[str], render: Callable[[Any], Sequence[str]]) -> list[list[int]]:
+        """Encode `texts`, which `render` makes of `untrusted`. None of it becomes a control token
         (rft/chat/control.py)."""
-        if not self._control.suspects(told):
+        if not self._control.suspects(untrusted):
             return [self.encode(text) for text in texts]
-        hidden = self._control.hide(told, "".join(texts))
+        hidden = self._control.hide(untrusted, "".join(texts))
         pairs = zip(texts, render(hidden.value), strict=True)
         return [self._control.encode(text, hidden_text, hidden) for text, hidden_text in pairs]
 
@@ -201,36 +204,41 @@ class Chat:
         tokens are the assistant's."""
         ids: list[int] = []
         loss_mask: list[bool] = []
-        told: dict[str, Any] = {"messages": self._recorded(messages), "tools": self.tools}
-        pieces = self._pieces(**told)
+        untrusted: dict[str, Any] = {"messages": self._recorded(messages), "tools": self.tools}
+        pieces = self._pieces(**untrusted)
 
-        def texts(told: dict[str, Any]) -> list[str]:
-            return [text for _, text in self._pieces(**told)]
+        def texts(untrusted: dict[str, Any]) -> list[str]:
+            return [text for _, text in self._pieces(**untrusted)]
 
-        encoded = self._encoded(told, [text for _, text in pieces], texts)
-        for (spoken, _), piece in zip(pieces, encoded, strict=True):
-            piece = [*piece, self._end_of[spoken]] if spoken else piece
-            ids, loss_mask = ids + piece, loss_mask + [bool(spoken)] * len(piece)
+        encoded = self._encoded(untrusted, [text for _, text in pieces], texts)
+        for (turn_kind, _), piece in zip(pieces, encoded, strict=True):
+            piece = [*piece, self._end_of[turn_kind]] if turn_kind else piece
+            ids, loss_mask = ids + piece, loss_mask + [bool(turn_kind)] * len(piece)
         return ids, loss_mask
 
     def dialogue_text(self, messages: list[Message]) -> str:
         """Return the same as text."""
         text_of = {token: text for text, token in self._ends.items()}
-        end_of = {spoken: text_of[token] for spoken, token in self._end_of.items() if token in text_of}
+        end_of = {turn_kind: text_of[token] for turn_kind, token in self._end_of.items() if token in text_of}
         pieces = self._pieces(self._recorded(messages), self.tools)
-        return "".join(text + end_of.get(spoken, "") for spoken, text in pieces)
+        return "".join(text + end_of.get(turn_kind, "") for turn_kind, text in pieces)
 
-    def _between(self, calls: Sequence[ToolCall], told: Sequence[Message], start: bool = True) -> str:
+    def _between(self, calls: Sequence[ToolCall], template_messages: Sequence[Message], start: bool = True) -> str:
         """Return the template's text from after the end of an assistant turn with these calls, over
         these messages, to the start of its next turn."""
         if len(calls) > 1 and not self._parallel:
-            first = self._between(calls[:1], told[:1], start=False)
-            return first + self._between(calls[1:], told[1:], start)
+            first = self._between(calls[:1], template_messages[:1], start=False)
+            return first + self._between(calls[1:], template_messages[1:], start)
         marks = [f"{formats.MARK[:-1]}{n}" for n in range(len(calls))] or [formats.MARK]
-        spoken: Message = {"role": "assistant", "content": "" if calls else marks[0]}
+        assistant_message: Message = {"role": "assistant", "content": "" if calls else marks[0]}
         if calls:
-            spoken["tool_calls"] = [_function(call, {"q": mark}) for call, mark in zip(calls, marks, strict=True)]
-        text = self._rendered([{"role": "user", "content": "u"}, self._told(spoken), *told], start=start)
+            assistant_message["tool_calls"] = [
+                _function(call, {"q": mark}) for call, mark in zip(calls, marks, strict=True)
+            ]
+        text = self._rendered(
+            [{"role": "user", "content": "u"}, self._normalize_message(assistant_message), *template_messages],
+            start=start,
+        )
         _, marked, behind = text.partition(marks[-1])
         found = [(behind.index(end), end) for end in (*self._ends, *self.format.closes) if end in behind]
         if not marked or not found:
@@ -244,7 +252,7 @@ class Chat:
     def _recorded(self, messages: Sequence[Message]) -> list[Message]:
         """Prepare messages for `_pieces`: the assistant's calls are written as they were sampled,
         with their arguments as JSON text."""
-        return [self._told(message, decoded=message["role"] != "assistant") for message in messages]
+        return [self._normalize_message(message, decoded=message["role"] != "assistant") for message in messages]
 
     def _pieces(self, messages: list[Message], tools: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """Split a dialogue into (who speaks, text): "calls" or "answer" for the assistant, else
@@ -253,21 +261,25 @@ class Chat:
         pieces = [("", self._rendered(messages[: places[0]], tools))]
         for place, following in zip(places, [*places[1:], len(messages)], strict=True):
             calls = calls_of(messages[place])
-            pieces.append(("calls" if calls else "answer", self._spoken(messages[place])))
+            pieces.append(("calls" if calls else "answer", self._render_assistant(messages[place])))
             if place + 1 < len(messages):
                 pieces.append(("", self._between(calls, messages[place + 1 : following])))
         return pieces
 
-    def _spoken(self, message: Message) -> str:
+    def _render_assistant(self, message: Message) -> str:
         """Write a recorded message as the policy would after what the template opened: if it opened
         a thought and the message has none, close it. If it closed the thought as well (thinking is
         off), leave out a recorded one: a second thought would read as an error."""
         start, end = self.format.tags
-        if end in self._opened:
+        if end in self._assistant_prefix:
             message = {key: value for key, value in message.items() if key != "reasoning_content"}
         text = self.format.write(message)
-        closed = start not in self._opened or end in self._opened or text.startswith(self._opened)
-        return text.removeprefix(self._opened) if closed else f"\n{end}\n\n{text}"
+        closed = (
+            start not in self._assistant_prefix
+            or end in self._assistant_prefix
+            or text.startswith(self._assistant_prefix)
+        )
+        return text.removeprefix(self._assistant_prefix) if closed else f"\n{end}\n\n{text}"
 
     @cached_property
     def _end_of(self) -> dict[str, int]:
@@ -278,24 +290,26 @@ class Chat:
             "answer": {"role": "assistant", "content": formats.MARK},
         }
         ends = {}
-        for spoken, message in last.items():
+        for turn_kind, message in last.items():
             behind = self.render([{"role": "user", "content": "u"}, message], start=False).partition(formats.MARK)[2]
             found = [(behind.index(end), token) for end, token in self._ends.items() if end in behind]
-            ends[spoken] = min(found)[1] if found else self.end_id
+            ends[turn_kind] = min(found)[1] if found else self.end_id
         return ends
 
     @cached_property
-    def _opened(self) -> str:
+    def _assistant_prefix(self) -> str:
         """Return what the template itself writes of the assistant's message."""
-        return self.format.opened(self.render([{"role": "user", "content": formats.MARK}]).rpartition(formats.MARK)[2])
+        return self.format.assistant_prefix(
+            self.render([{"role": "user", "content": formats.MARK}]).rpartition(formats.MARK)[2]
+        )
 
     @cached_property
     def _parallel(self) -> bool:
         """Whether the template writes several calls of one turn."""
         calls = [_function(ToolCall(f"call_0_{n}", "f", ""), {"q": f"{formats.MARK}{n}"}) for n in range(2)]
-        spoken: Message = {"role": "assistant", "content": "", "tool_calls": calls}
+        assistant_message: Message = {"role": "assistant", "content": "", "tool_calls": calls}
         try:
-            text = self.render([{"role": "user", "content": "u"}, spoken], start=False)
+            text = self.render([{"role": "user", "content": "u"}, assistant_message], start=False)
         except Exception:  # a template's own refusal
             return False
         return f"{formats.MARK}1" in text
@@ -313,16 +327,16 @@ class Chat:
             return True
         return arguments not in text
 
-    def _told(self, message: Message, decoded: bool = True) -> Message:
+    def _normalize_message(self, message: Message, decoded: bool = True) -> Message:
         """Write a message as this template wants it. Without `decoded` the arguments of its calls
         stay as they are."""
         if "tool_call_id" in message:
             message = {**message, "tool_call_id": self.format.call_id(message["tool_call_id"])}
         if calls := message.get("tool_calls"):
-            message = {**message, "tool_calls": [self._told_call(call, decoded) for call in calls]}
+            message = {**message, "tool_calls": [self._normalize_call(call, decoded) for call in calls]}
         return message
 
-    def _told_call(self, call: dict[str, Any], decoded: bool) -> dict[str, Any]:
+    def _normalize_call(self, call: dict[str, Any], decoded: bool) -> dict[str, Any]:
         arguments = call["function"]["arguments"]
         if decoded and isinstance(arguments, str) and self._objects:
             arguments = _value(arguments)
@@ -330,11 +344,11 @@ class Chat:
         return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
-def no_room(opening: Opening, length: int, max_tokens: int) -> UserError:
-    """`max_tokens`: the limit of the whole context, from params.yaml or the policy's server."""
+def no_room(opening: Opening, length: int, limit: int) -> UserError:
+    """`limit`: that of the whole context, from params.yaml or the policy's server."""
     return UserError(
         f"example {opening.example_id!r}: its opening alone has {length} tokens, and rollout.max_tokens is "
-        f"{max_tokens} (if params.yaml does not set it: 512 here, at a policy.server what that takes). Raise it, or "
+        f"{limit} (if params.yaml does not set it: 512 here, at a policy.server what that takes). Raise it, or "
         "shorten the prompt, the row's messages or its tools."
     )
 
@@ -387,15 +401,15 @@ def _differences(chat: Chat, messages: list[Message]) -> Iterator[tuple[str, str
     """Compare each turn's context with the rollout's, and with the context before. Yields the first
     difference of each kind."""
     places = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-    said: set[str] = set()
+    seen: set[str] = set()
     try:
         before = chat.render(messages[: places[0]])
         for following in places[1:]:
             theirs, ours = chat.render(messages[:following]), chat.dialogue_text(messages[:following])
             expected = {"earlier turns are written otherwise later": before, "a turn is not written as sampled": ours}
             for what, text in expected.items():
-                if not theirs.startswith(text) and what not in said:
-                    said.add(what)
+                if not theirs.startswith(text) and what not in seen:
+                    seen.add(what)
                     yield what, _difference(text, theirs)
             before = theirs
     except UserError:
@@ -425,11 +439,11 @@ def _probes() -> dict[str, list[Message]]:
         ids = [f"call_{number}_{n}" for n in range(calls)]
         arguments = json.dumps({"query": query, "n": number}, ensure_ascii=False)
         made = [_function(ToolCall(call_id, "search", ""), arguments) for call_id in ids]
-        spoken: Message = {"role": "assistant", "content": content, "tool_calls": made, **more}
+        assistant_message: Message = {"role": "assistant", "content": content, "tool_calls": made, **more}
         results: list[Message] = [
             {"role": "tool", "tool_call_id": call_id, "name": "search", "content": output} for call_id in ids
         ]
-        return [spoken, *results]
+        return [assistant_message, *results]
 
     asked: list[Message] = [
         {"role": "system", "content": "Be brief."},

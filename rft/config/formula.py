@@ -175,8 +175,8 @@ class _Reader:
 
     def _refused(self, node: ast.expr, why: str, remedy: str) -> ValueError:
         """Quote the part as it was written, with its place."""
-        said = (ast.get_source_segment(self._source, node) or "").replace("**", "^")
+        text = (ast.get_source_segment(self._source, node) or "").replace("**", "^")
         line = self._source.split("\n")[node.lineno - 1].encode()[: node.col_offset].decode("utf-8", "replace")
         column = len(line.replace("**", "^")) + 1
-        said = said if len(said) <= 60 else said[:60] + "..."
-        return ValueError(f"{said!r} at character {column} {why}. {remedy}")
+        text = text if len(text) <= 60 else text[:60] + "..."
+        return ValueError(f"{text!r} at character {column} {why}. {remedy}")

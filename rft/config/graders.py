@@ -136,8 +136,8 @@ class Python(Grader):
     def remarks(self) -> list[str]:
         if self.image_tag is None:
             return super().remarks
-        said = f"image_tag = {self.image_tag}: the source gets this installation's packages. Compare their versions."
-        return [*super().remarks, said]
+        remark = f"image_tag = {self.image_tag}: the source gets this installation's packages. Compare their versions."
+        return [*super().remarks, remark]
 
     @field_validator("source")
     @classmethod
@@ -198,7 +198,7 @@ class Multi(Grader):
 
     @property
     def remarks(self) -> list[str]:
-        inner = [f"graders.{key}: {words}" for key, grader in self.graders.items() for words in grader.remarks]
+        inner = [f"graders.{key}: {remark}" for key, grader in self.graders.items() for remark in grader.remarks]
         idle = [key for key in self.graders if key not in self.formula.names]
         idle = [key for key in idle if key not in self.gate]
         unused = f"calculate_output does not use {', '.join(idle)}, graded all the same. Remove it, or use it."

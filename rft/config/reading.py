@@ -101,8 +101,8 @@ def _value(text: str, where: str) -> Any:
     except (ValueError, RecursionError) as error:  # an impossible date; brackets nested by the thousand
         raise ConfigError(f"{where}: not YAML: {error}. Put that text in quotes.") from None
     if twice:
-        said = "is written twice, in lines {} and {}, and only one can count. Merge them, or remove one."
-        raise ConfigError("\n".join(f"{where}: '{key}' {said.format(*lines)}" for key, *lines in twice))
+        problem = "is written twice, in lines {} and {}, and only one can count. Merge them, or remove one."
+        raise ConfigError("\n".join(f"{where}: '{key}' {problem.format(*lines)}" for key, *lines in twice))
     return value
 
 
@@ -133,8 +133,8 @@ def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Make a dict, as json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that
     an object holds twice."""
     if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
-        said = "is written twice in one object, and only one can count. Merge them, or remove one"
-        raise ValueError(f"{repeated[0]!r} {said}")
+        message = "is written twice in one object, and only one can count. Merge them, or remove one"
+        raise ValueError(f"{repeated[0]!r} {message}")
     return dict(pairs)
 
 
@@ -167,18 +167,20 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key '{key}'. {did_you_mean(loc[-1], _keys_at(model, loc[:-1]))}"
     if problem["type"] == "missing":
-        said = f"{where}: '{key}' is missing, and has no default."
+        message = f"{where}: '{key}' is missing, and has no default."
         shown = _field_at(model, loc)
         if shown is None or not shown.examples:
-            return f"{said} Add it."
-        return f"{said} Write what you mean by it, such as {loc[-1]}: {shown.examples[0]} (docs/params.md explains it)."
-    said = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before the words of our validators
+            return f"{message} Add it."
+        return (
+            f"{message} Write what you mean by it, such as {loc[-1]}: {shown.examples[0]} (docs/params.md explains it)."
+        )
+    message = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before the words of our validators
     if not key:  # of several sections together
-        return f"{where}: {said}."
+        return f"{where}: {message}."
     may_hold_a_key = {*_SAID_IN, *_KEYS} & {*loc} or key.endswith(("url", "mail.server"))
     if may_hold_a_key or isinstance(problem["input"], dict | list):
-        return f"{where}: '{key}': {said}."
-    return f"{where}: '{key}' = {_shown(problem['input'])}: {said}.{_why(model, loc)}"
+        return f"{where}: '{key}': {message}."
+    return f"{where}: '{key}' = {_shown(problem['input'])}: {message}.{_why(model, loc)}"
 
 
 def _why(model: type[BaseModel], loc: list[str]) -> str:

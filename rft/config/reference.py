@@ -42,7 +42,7 @@ def sections() -> Iterator[tuple[str, str, list[Key]]]:
     for name, info in config.Params.model_fields.items():
         kind = _section(info.annotation)
         assert kind is not None, name
-        yield name, _words(kind), list(keys(kind, f"{name}."))
+        yield name, _docstring(kind), list(keys(kind, f"{name}."))
 
 
 def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
@@ -50,7 +50,7 @@ def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
     for field, info in kind.model_fields.items():
         name = f"{prefix}{info.alias or field}"
         inner = _section(info.annotation)
-        meaning = _one_line(_below(kind).get(field, "")) or (_words(inner) if inner else "")
+        meaning = _one_line(_below(kind).get(field, "")) or (_docstring(inner) if inner else "")
         yield Key(name, _type(info), _default(info), meaning)
         if inner is not None:
             yield from keys(inner, f"{name}{_step(info.annotation)}.")
@@ -67,8 +67,8 @@ def _below(kind: type[Section]) -> dict[str, str]:
             assert isinstance(made, ast.ClassDef)
             for field, text in pairwise(made.body):
                 match field, text:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as words)):
-                        found[name] = words
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as meaning)):
+                        found[name] = meaning
                     case _:
                         pass
     return found
@@ -94,7 +94,7 @@ def commented(params: config.Params, written: Set[str]) -> str:
     lines: list[tuple[str, str]] = []
     for name in config.Params.model_fields:
         section: Section = getattr(params, name)
-        lines.append((f"{name}:", _words(type(section))))
+        lines.append((f"{name}:", _docstring(type(section))))
         lines += _lines(section, f"{name}.", "  ", written)
     width = min(40, max(len(left) for left, _ in lines))
     return "\n".join(f"{left:{width}}  # {right}" for left, right in lines)
@@ -132,7 +132,7 @@ def _step(annotation: Any) -> str:
     return "[]" if origin is list else ".NAME" if origin is dict else ""
 
 
-def _words(kind: type[Section]) -> str:
+def _docstring(kind: type[Section]) -> str:
     """Return a section's own docstring, not an inherited one."""
     return _one_line(inspect.cleandoc(kind.__dict__.get("__doc__") or ""))
 
@@ -143,8 +143,8 @@ def _one_line(text: str) -> str:
 
 def _type(info: FieldInfo) -> str:
     """Say which values are allowed: `whole number, at least 1`."""
-    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    found = ((word, getattr(bound, name, None)) for bound in info.metadata for name, word in words.items())
+    names = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    found = ((word, getattr(bound, name, None)) for bound in info.metadata for name, word in names.items())
     return ", ".join([_kind(info.annotation), *(f"{word} {bound:,}" for word, bound in found if bound is not None)])
 
 
@@ -164,9 +164,9 @@ def _kind(annotation: Any) -> str:
         return _kind(parts[0])
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
-    words = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null"}
-    words[Any] = "anything"
-    return words.get(annotation) or str(getattr(annotation, "__name__", annotation))
+    names = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null"}
+    names[Any] = "anything"
+    return names.get(annotation) or str(getattr(annotation, "__name__", annotation))
 
 
 def _default(info: FieldInfo) -> str:

@@ -191,13 +191,13 @@ class Tools(Section):
             raise ValueError(f"tools.paths = {self.paths!r} needs tools.server_url. Add it, or remove tools.paths")
         if isinstance(self.paths, str):
             if not re.fullmatch(r"/[^\s{}]*(\{name\}[^\s{}]*)+", self.paths):
-                said = "a template starts with '/' and holds {name}, such as '/api/{name}'"
-                raise ValueError(f"tools.paths = {self.paths!r}: {said}")
+                rule = "a template starts with '/' and holds {name}, such as '/api/{name}'"
+                raise ValueError(f"tools.paths = {self.paths!r}: {rule}")
             return self
         for name, path in self.paths.items():
             if not re.fullmatch(r"/[^\s{}]*", path):
-                said = f"a path starts with '/' and holds no blanks or braces, such as '/api/{name}'"
-                raise ValueError(f"tools.paths.{name} = {path!r}: {said}")
+                rule = f"a path starts with '/' and holds no blanks or braces, such as '/api/{name}'"
+                raise ValueError(f"tools.paths.{name} = {path!r}: {rule}")
             if twins := [other for other in self.paths if other != name and self.paths[other] == path]:
                 both = f"tools.paths.{name} and tools.paths.{twins[0]}"
                 raise ValueError(f"{both} are both {path!r}. Give each tool a path of its own")

@@ -46,8 +46,8 @@ class Traffic(Section):
 
 
 class Effects(Section):
-    """Smallest effect that counts as drift, per statistic (rft/windows/effects.py).
-    rft/windows/profile.py assigns a statistic to each feature."""
+    """Smallest effect that counts as drift, per statistic (rft/drift/effects.py).
+    rft/drift/profile.py assigns a statistic to each feature."""
 
     total_variation: float = Field(default=0.15, gt=0, le=1)
     """For categories: the share of one window that would have to change to match the other."""
@@ -68,14 +68,14 @@ class Drift(Section):
     """When production counts as different from what the champion was trained on."""
 
     alpha: float | None = Field(default=None, gt=0, le=0.5)
-    """False-discovery rate over all tested features of a look: at most this share of unchanged
+    """False-discovery rate over all tested features of a window: at most this share of unchanged
     windows reports a drifted feature, if units are independent of each other. null: 0.01, or what
     `false_alarms_per_year` asks for."""
     false_alarms_per_year: float | None = Field(default=None, gt=0)
-    """How many looks a year may report drift where there is none. With `looks_per_year`, in place
-    of `alpha`: 0.5 a year and 52 looks are an alpha of 0.0096."""
+    """How many windows a year may report drift where there is none. With `looks_per_year`, in place
+    of `alpha`: 0.5 a year and 52 windows are an alpha of 0.0096."""
     looks_per_year: float | None = Field(default=None, gt=0)
-    """How many windows are looked at in a year. Only with `false_alarms_per_year`."""
+    """How many windows are compared in a year. Only with `false_alarms_per_year`."""
     min_conversations: int = Field(default=100, ge=1)
     """A feature with fewer conversations on either side is shown but never called drifted."""
     min_units: int = Field(default=20, ge=2)
@@ -110,7 +110,7 @@ class Drift(Section):
     max_latency_s: float = Field(default=3600.0, gt=0)
     """A logged latency above this many seconds breaks the contract on values."""
     num_resamples: int = Field(default=10_000, ge=100)
-    """Most draws behind each p-value: the smallest p is 1 / (num_resamples + 1), and a look at
+    """Most draws behind each p-value: the smallest p is 1 / (num_resamples + 1). To compare
     many features and references needs a small one. Where chance alone often goes as far, fewer
     are made."""
     seed: int = 0
@@ -118,9 +118,9 @@ class Drift(Section):
 
     @model_validator(mode="after")
     def _one_level(self) -> Drift:
-        """Refuse two ways of setting the level of a look, and half of one."""
+        """Refuse two ways of setting the level of a comparison, and half of one."""
         if self.alpha is not None and (self.false_alarms_per_year or self.looks_per_year):
-            raise ValueError("alpha and false_alarms_per_year both set the level of a look. Remove one of them")
+            raise ValueError("alpha and false_alarms_per_year both set the level of a comparison. Remove one of them")
         if (self.false_alarms_per_year is None) != (self.looks_per_year is None):
             raise ValueError("false_alarms_per_year and looks_per_year are set together or not at all")
         if self.level > 0.5:
@@ -131,7 +131,7 @@ class Drift(Section):
 
     @property
     def level(self) -> float:
-        """The false-discovery rate of one look."""
+        """The false-discovery rate of one comparison."""
         if self.false_alarms_per_year is not None and self.looks_per_year is not None:
             return self.false_alarms_per_year / self.looks_per_year
         return 0.01 if self.alpha is None else self.alpha
@@ -288,7 +288,7 @@ class Serve(Section):
         return self.k or 1
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         if self.method == "majority":
             return f"the majority of {self.k} rollouts over {self.over}"
         return "a single rollout" if self.is_single else f"the best of {self.k} rollouts by the recipe's verify"

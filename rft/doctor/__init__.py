@@ -64,7 +64,7 @@ from rft.errors import InfrastructureError, RftError, UserError, did_you_mean
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    look: Callable[[Setup], Finding]
+    run: Callable[[Setup], Finding]
     deadline_s: float
     needs: tuple[str, ...] = ()
     model: bool = False
@@ -75,19 +75,19 @@ _THREAD = "doctor: "
 _AT_THE_SERVER = "does not apply: the server renders the prompts and holds the model"
 
 CHECKS = (
-    Check("configuration", configuration.look, 20),
+    Check("configuration", configuration.check, 20),
     Check("prompt", configuration.prompt, 20, ("configuration",)),
-    Check("recipe", contents.look, 120, ("configuration",)),
-    Check("refresh", refresh.look, 120, ("recipe",)),
+    Check("recipe", contents.check, 120, ("configuration",)),
+    Check("refresh", refresh.check, 120, ("recipe",)),
     Check("tools", tools.tools, 180, ("recipe",)),
-    Check("sandbox", sandbox.look, 60, ("recipe",)),
+    Check("sandbox", sandbox.check, 60, ("recipe",)),
     Check("grader", grader.grader, 600, ("recipe", "sandbox")),
     Check("isolation", tools.isolation, 180, ("tools",)),
-    Check("server", serving.look, 180, ("recipe",)),
-    Check("notify", notify.look, 30, ("configuration",)),
-    Check("template", template.look, 180, ("recipe",), model=True),
-    Check("capacity", capacity.look, 120, ("configuration",), model=True),
-    Check("step", learning.look, 600, ("recipe", "capacity"), model=True),
+    Check("server", serving.check, 180, ("recipe",)),
+    Check("notify", notify.check, 30, ("configuration",)),
+    Check("template", template.check, 180, ("recipe",), model=True),
+    Check("capacity", capacity.check, 120, ("configuration",), model=True),
+    Check("step", learning.check, 600, ("recipe", "capacity"), model=True),
 )
 
 
@@ -97,22 +97,22 @@ def examine(
     use_model: bool = True,
     begin: Callable[[str], None] = lambda name: None,
     checks: Sequence[Check] = CHECKS,
-    announce: Callable[[str], None] = lambda words: None,
+    announce: Callable[[str], None] = lambda message: None,
     find_policy: Callable[[config.Params], Path | None] = lambda params: None,
 ) -> Iterator[Finding]:
     """Yield one finding per check, as it comes.
 
     `load` reads params.yaml. `only` narrows to these checks and those that they need. `announce` is
     told, in the check's own thread and before anything is sent, how many calls go where.
-    `find_policy` may know a shelf of stage `policy`, made from these settings, outside of this
+    `find_policy` may know files of stage `policy`, made from these settings, outside of this
     folder; it is asked only when there is no `policy.model`.
     """
-    setup = Setup(load, lambda words: announce(secrets.redact(words)), find_policy)
+    setup = Setup(load, lambda message: announce(secrets.redact(message)), find_policy)
     found: dict[str, Finding] = {}
     for check in _chosen(checks, only):
         begin(check.name)
         why = _left_out(check, setup, use_model, found)
-        finding = Finding("", "skipped", why) if why else _once(_hushed(_look(check, setup)), found)
+        finding = Finding("", "skipped", why) if why else _once(_hushed(_run(check, setup)), found)
         found[check.name] = finding = replace(_hushed(finding), name=check.name)
         yield finding
 
@@ -168,13 +168,13 @@ def _chosen(checks: Sequence[Check], only: Sequence[str]) -> list[Check]:
     return [check for check in checks if check.name in wanted]
 
 
-def _look(check: Check, setup: Setup) -> Finding:
+def _run(check: Check, setup: Setup) -> Finding:
     """Run the check in a thread of its own: one that never returns ends with the process."""
     results: list[Finding] = []
 
     def work() -> None:
         try:
-            results.append(check.look(setup))
+            results.append(check.run(setup))
         except BaseException as error:
             results.append(_explain(error))
 
@@ -198,8 +198,8 @@ def _explain(error: BaseException) -> Finding:
     if isinstance(error, RftError):  # its message ends with the remedy
         return fail(str(error), "", infrastructure=isinstance(error, InfrastructureError))
     if isinstance(error, OSError):
-        words = f"{type(error).__name__}: {error}"
-        return fail(words, "A file, disk or network failed; fix that and try again.", infrastructure=True)
+        description = f"{type(error).__name__}: {error}"
+        return fail(description, "A file, disk or network failed; fix that and try again.", infrastructure=True)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return fail(

@@ -18,7 +18,8 @@ On top comes the larger of two:
     learning    gradients (T) and a microbatch's passes (rft/trainer/activations.py)
 
 Against it stands what is free now, in the machine and in this process's cgroup, or on the GPU. Disk
-holds the shelves, DVC's copy of them, checkpoints (the new one beside the old) and the rollout log.
+holds the stages' files, DVC's copy of them, checkpoints (the new one beside the old) and the
+rollout log.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Shape:
     vocabulary: int
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     params = setup.params
     description = setup.model_config()
     shape = shape_of(description)
@@ -100,15 +101,15 @@ def look(setup: Setup) -> Finding:
             infrastructure=True,
         ),
     ]
-    words = (
+    summary = (
         f"{shape.parameters / 1e6:.1f} M parameters need about {_gib(sum(need.values()))} of {_gib(free)} memory "
         f"and {_gib(sum(disk.values()))} of {_gib(free_disk)} disk"
     )
     if is_auto and params.train.gradient_checkpointing is True:
-        words += ", with activations computed again (train.gradient_checkpointing: auto)"
+        summary += ", with activations computed again (train.gradient_checkpointing: auto)"
     return together(
         problems,
-        words,
+        summary,
         parameters=shape.parameters,
         memory=need,
         memory_free=free,
@@ -217,7 +218,7 @@ def longest(params: config.Params) -> int:
 
 
 def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
-    """Bytes by what they are for. A shelf lies in the worktree and in DVC's cache."""
+    """Bytes by what they are for. A stage's files lie in the worktree and in DVC's cache."""
     train = params.train
     trained = num_trained(shape, train)
     out = trained * 4  # what learns is float32, and so is what is saved
@@ -258,10 +259,10 @@ def available_memory(device: str) -> int:
 
 
 def _judge(what: str, need: int, free: int, remedy: Callable[[], str], infrastructure: bool) -> list[Finding]:
-    words = f"{what}: about {_gib(need)} needed, {_gib(free)} free"
+    description = f"{what}: about {_gib(need)} needed, {_gib(free)} free"
     if need > free:
-        return [fail(words, remedy(), infrastructure=infrastructure)]
-    return [warn(f"{words}: tight", remedy())] if need > TIGHT * free else []
+        return [fail(description, remedy(), infrastructure=infrastructure)]
+    return [warn(f"{description}: tight", remedy())] if need > TIGHT * free else []
 
 
 def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again: Callable[..., int]) -> str:

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, shelves, threads
+from rft import commands, config, stage_files, threads
 from rft.doctor import rate
 from rft.doctor.finding import Finding, fail, ok, together, warn
 from rft.doctor.setup import Setup
+from rft.formatting import counted
 from rft.grading import budget
 from rft.rollouts import determinism
-from rft.snapshots.addresses import is_address
 from rft.tools import unlearned
-from rft.words import counted
+from rft.traffic.addresses import is_address
 
 
 def prompt(setup: Setup) -> Finding:
@@ -33,7 +33,7 @@ def prompt(setup: Setup) -> Finding:
     return ok("what a run shows the policy is what it can read")
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     params = setup.params  # raises ConfigError: unknown keys with the nearest name, wrong values
     problems = [*_secrets(setup), *_contradictions(params), *_unused(params)]
     return together(
@@ -72,7 +72,7 @@ def _contradictions(params: config.Params) -> Iterator[Finding]:
             "Use vllm or sglang for a run that trains.",
         )
     elif policy.server and (
-        train.weights == "full" or (train.from_ == "champion" and shelves.champion().weights != "none")
+        train.weights == "full" or (train.from_ == "champion" and stage_files.champion().weights != "none")
     ):
         yield fail(
             "a policy.server takes LoRA adapters on the model that it was started with, and this run trains other "
@@ -135,8 +135,8 @@ def _threads(params: config.Params) -> Iterator[Finding]:
     own, given = params.policy.threads, os.environ.get(threads.GIVEN, "")
     name, asked = ("policy.threads", own) if own else (threads.GIVEN, int(given) if given.isdecimal() else 0)
     if asked > (there := threads.cores()):
-        words = f"{name} = {asked} is more than the {counted(there, 'processor')} that this process may use"
-        yield warn(words, "Lower it, or leave it out: the threads would wait for each other.")
+        description = f"{name} = {asked} is more than the {counted(there, 'processor')} that this process may use"
+        yield warn(description, "Lower it, or leave it out: the threads would wait for each other.")
 
 
 def _deadlines(params: config.Params) -> Iterator[Finding]:

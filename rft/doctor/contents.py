@@ -23,7 +23,7 @@ from rft.tools.server import TRACE_ID, asks_for
 from rft.types import Example
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     recipe = setup.recipe
     _ = recipe.grader, recipe.prompts  # each raises with file, key and remedy
     margins.check(setup.params)
@@ -50,9 +50,9 @@ def look(setup: Setup) -> Finding:
         *_unequal(setup),
         *_exploits(setup),
     ]
-    said = ", ".join(f"{count} {split}" for split, count in counts.items())
-    words = f"{recipe.name}: {said}, apart from each other; {len(exploits)} exploits; {_fresh(setup)}"
-    return together(problems, words, examples=counts)
+    sizes = ", ".join(f"{count} {split}" for split, count in counts.items())
+    description = f"{recipe.name}: {sizes}, apart from each other; {len(exploits)} exploits; {_fresh(setup)}"
+    return together(problems, description, examples=counts)
 
 
 def _exploits(setup: Setup) -> Iterator[Finding]:
@@ -67,8 +67,8 @@ def _rows(setup: Setup, split: str, found: Sequence[Example]) -> Iterator[Findin
     file, section = f"{setup.recipe.folder}/examples.py", setup.params.examples
     asked = section.num_test if split == "test" else getattr(section, split)
     if len(found) != asked:
-        words = f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}"
-        yield fail(words, f"Lower examples.{split} to what it has.")
+        description = f"{file} gave {len(found)} {split} examples, examples.{split} = {asked}"
+        yield fail(description, f"Lower examples.{split} to what it has.")
 
 
 def _keys(setup: Setup) -> Iterator[Finding]:
@@ -145,8 +145,8 @@ def _routes(setup: Setup) -> Iterator[Finding]:
             )
     defaults = sorted(set(setup.recipe.prompts.seed.tool_defaults) - routes - named)
     if defaults and not tools.mcp:
-        words = f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}"
-        yield fail(words, "Fix the name.")
+        description = f"prompts.json: seed.tool_defaults names the tools {defaults}; there are {sorted(routes)}"
+        yield fail(description, "Fix the name.")
 
 
 def _policy(setup: Setup) -> Iterator[Finding]:

@@ -31,34 +31,34 @@ class Finding:
 class Skip(Exception):
     """This check cannot be made here: why, and what would make it possible."""
 
-    def __init__(self, words: str, remedy: str = "") -> None:
-        super().__init__(words)
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
         self.remedy = remedy
 
 
-def ok(words: str, **facts: Any) -> Finding:
-    return Finding("", "ok", words, facts=facts)
+def ok(description: str, **facts: Any) -> Finding:
+    return Finding("", "ok", description, facts=facts)
 
 
-def warn(words: str, remedy: str, **facts: Any) -> Finding:
-    return Finding("", "warn", words, remedy, facts=facts)
+def warn(description: str, remedy: str, **facts: Any) -> Finding:
+    return Finding("", "warn", description, remedy, facts=facts)
 
 
-def fail(words: str, remedy: str, infrastructure: bool = False, **facts: Any) -> Finding:
-    return Finding("", "fail", words, remedy, facts=facts, infrastructure=infrastructure)
+def fail(description: str, remedy: str, infrastructure: bool = False, **facts: Any) -> Finding:
+    return Finding("", "fail", description, remedy, facts=facts, infrastructure=infrastructure)
 
 
-def together(problems: Sequence[Finding], words: str, **facts: Any) -> Finding:
-    """Combine findings: the worst status, all words, each remedy once. `words` says what is in
+def together(problems: Sequence[Finding], description: str, **facts: Any) -> Finding:
+    """Combine findings: the worst status, all words, each remedy once. `description`: what is in
     order; a failure leaves it out."""
     if not problems:
-        return ok(words, **facts)
+        return ok(description, **facts)
     failed = [problem for problem in problems if problem.status == "fail"]
-    said = [problem.words for problem in failed or problems]
+    descriptions = [problem.words for problem in failed or problems]
     return Finding(
         "",
         "fail" if failed else "warn",
-        "; ".join(said if failed else [words, *said]),
+        "; ".join(descriptions if failed else [description, *descriptions]),
         " ".join(dict.fromkeys(problem.remedy for problem in problems)),
         facts=facts | {key: value for problem in problems for key, value in problem.facts.items()},
         infrastructure=bool(failed) and all(problem.infrastructure for problem in failed),

@@ -40,13 +40,13 @@ from rft.types import Example, Grade, GradeStatus, StopReason, Turn
 
 
 def grader(setup: Setup) -> Finding:
-    async def look(opened: Wire) -> Finding:
+    async def check(opened: Wire) -> Finding:
         seen = await _burst(setup, opened)
         if seen.status == "fail":
             return seen
         return _too_slow(setup, seen, _announce_exploits(setup, opened.tools)) or seen
 
-    seen = wire.visit(setup, look)
+    seen = wire.visit(setup, check)
     if seen.status == "fail" or "seconds_of_exploits" in seen.facts:
         return seen
     played = preflight.preflight(wire.impatient(setup.params, setup.params.tools.retries), setup.recipe, spare=True)
@@ -56,15 +56,15 @@ def grader(setup: Setup) -> Finding:
             "Fix the grader, or turns(options, example, target) in the recipe's examples.py.",
         )
     if played.accepted:
-        names = "; ".join(exploit.in_words for exploit in played.accepted)
+        names = "; ".join(exploit.description for exploit in played.accepted)
         remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
         return fail(f"accepts answers that do not do the task: {names}", remedy, **seen.facts)
-    words = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
-    remarks = (warn(f"grader.json: {said}", "") for said in setup.recipe.grader.remarks)
+    description = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
+    remarks = (warn(f"grader.json: {shown}", "") for shown in setup.recipe.grader.remarks)
     problems = [*_slow(setup, seen.facts), *_hacks(setup, played), *remarks]
     if not problems:
-        return replace(seen, words=words)
-    found = together(problems, words, **seen.facts)
+        return replace(seen, words=description)
+    found = together(problems, description, **seen.facts)
     return replace(found, remedy=f"{seen.remedy} {found.remedy}".strip())
 
 
@@ -82,20 +82,22 @@ def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
     Exploits that were not played may be just those that the grader flags: that is no failure.
     """
     source, needed = played.hack_source, setup.params.gate.require_hack_source
-    unheard = not source.declared and bool(source.flagged)
-    if source.is_measured or not (source.declared or needed or unheard):
+    undeclared = not source.declared and bool(source.flagged)
+    if source.is_measured or not (source.declared or needed or undeclared):
         return
     if source.declared and played.spared:
         count = len(played.spared)
-        words = f"not known here: {count} exploit{'' if count == 1 else 's'} not played, and none of the others flagged"
+        description = (
+            f"not known here: {count} exploit{'' if count == 1 else 's'} not played, and none of the others flagged"
+        )
         remedy = f"To play them now, side effects included: {commands.command('exploits')}"
-        yield warn(f"hack rate: {words}; train and challenger play them", remedy)
+        yield warn(f"hack rate: {description}; train and challenger play them", remedy)
         return
-    if unheard:
+    if undeclared:
         found = "the grader flags hacks, but grader.json does not say so"
         remedy = 'Declare "reports_hacks": true in grader.json.'
     else:
-        found = f"hack rate: would not be measured: {source.words}"
+        found = f"hack rate: would not be measured: {source.description}"
         remedy = f"See which exploits are flagged: {commands.command('exploits')}"
     if needed:
         remedy = f"{remedy} Or set gate.require_hack_source: false."
@@ -105,12 +107,12 @@ def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
 
 
 def _not_played(played: preflight.Preflight) -> str:
-    words = f", {len(played.not_played)} not played for lack of a target" if played.not_played else ""
+    description = f", {len(played.not_played)} not played for lack of a target" if played.not_played else ""
     if not played.spared:
-        return words
+        return description
     names = ", ".join(sorted(set(played.spared.values())))
     spared = f"{len(played.spared)} not played because they call {names} (probe: false)"
-    return f"{words}, {spared}; train plays them before it starts"
+    return f"{description}, {spared}; train plays them before it starts"
 
 
 def _announce_exploits(setup: Setup, client: ToolClient) -> int:
@@ -144,8 +146,8 @@ def _slow(setup: Setup, facts: dict[str, Any]) -> Iterator[Finding]:
                 "Each grade is a new process, which loads all that the source imports: import less at its top, or "
                 "move slow work to a grader at an endpoint (docs/graders.md)."
             )
-        words = f"at this rate a run of {rollouts:,} rollouts grades for {duration(seconds)}"
-        yield warn(words, remedy, seconds_of_a_run=round(seconds))
+        description = f"at this rate a run of {rollouts:,} rollouts grades for {duration(seconds)}"
+        yield warn(description, remedy, seconds_of_a_run=round(seconds))
 
 
 def _too_slow(setup: Setup, seen: Finding, grades: int) -> Finding | None:
@@ -153,9 +155,9 @@ def _too_slow(setup: Setup, seen: Finding, grades: int) -> Finding | None:
     seconds = grades / max(seen.facts["grades_per_s"], 1e-3)
     if seconds < _LONGEST_PLAY_S:
         return None
-    words = f"exploits not played, because up to {grades} grades would take {duration(seconds)}"
+    description = f"exploits not played, because up to {grades} grades would take {duration(seconds)}"
     remedy = f"Play them alone: {commands.command('exploits')}"
-    problems = [warn(words, remedy, seconds_of_exploits=round(seconds)), *_slow(setup, seen.facts)]
+    problems = [warn(description, remedy, seconds_of_exploits=round(seconds)), *_slow(setup, seen.facts)]
     return together(problems, seen.words, **seen.facts)
 
 
@@ -211,8 +213,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
         targets = "targets are reached by calls, and played with the exploits"
     if measured and (without := sum(_target(setup, row) is None for row in every)):
         targets += f" ({without} of {len(every)} examples have none)"
-    said = f"{wire.speed_in_words('grades', facts)}; {targets}; three times the same"
-    return together(problems, said, **facts)
+    description = f"{wire.describe_speed('grades', facts)}; {targets}; three times the same"
+    return together(problems, description, **facts)
 
 
 def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
@@ -224,7 +226,7 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
         return []
     share = (len(unscored) / len(grades)) ** (params.tools.retries + 1)
     outage = all(grade.status is GradeStatus.infra_error for grade in unscored)
-    words = f"{len(unscored)} of {len(grades)} grades have no score: {one_line(unscored[0].explanation)}"
+    description = f"{len(unscored)} of {len(grades)} grades have no score: {one_line(unscored[0].explanation)}"
     statuses = [re.match(r"grader: (HTTP \d{3})\b", grade.explanation) for grade in unscored]
     if all(found and found[1] in wire.WRONG_PLACE for found in statuses):
         remedy = f"Check the address, the method (POST) and the key. grader.json: url = {_where(setup)}"
@@ -236,8 +238,8 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
     else:
         remedy = "Fix grader.json, or the rows that it reads: docs/graders.md says what has no score."
     if share <= params.rollout.max_unscored_share:
-        return [warn(f"{words}; retries would hide it", remedy, **facts)]
-    return [fail(words, remedy, infrastructure=outage, **facts)]
+        return [warn(f"{description}; retries would hide it", remedy, **facts)]
+    return [fail(description, remedy, infrastructure=outage, **facts)]
 
 
 async def _no_answer(setup: Setup, opened: Wire, row: Example, grades: Sequence[Grade]) -> list[Finding]:
@@ -247,8 +249,8 @@ async def _no_answer(setup: Setup, opened: Wire, row: Example, grades: Sequence[
     if other.score is None:
         return []
     text = one_line(_answer(setup, row), 60)
-    words = f"the target of example {row.id} as an answer, {text!r}, has no score: {one_line(first.explanation)}"
-    return [fail(f"{words}; the answer 'Done.' has one", preflight.TARGET_REMEDY)]
+    description = f"the target of example {row.id} as an answer, {text!r}, has no score: {one_line(first.explanation)}"
+    return [fail(f"{description}; the answer 'Done.' has one", preflight.TARGET_REMEDY)]
 
 
 async def _one_score(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
@@ -260,10 +262,10 @@ async def _one_score(setup: Setup, opened: Wire, rows: Sequence[Example]) -> lis
         return []
     row, text = answers[0]
     why = f": {one_line(grades[0].explanation)}" if grades[0].explanation else ""
-    words = f"every answer scores the same, {score:g}: targets, empty, no-op and random ones"
+    description = f"every answer scores the same, {score:g}: targets, empty, no-op and random ones"
     return [
         fail(
-            f"{words}. First: example {row.id}, {one_line(text, 60)!r}{why}",
+            f"{description}. First: example {row.id}, {one_line(text, 60)!r}{why}",
             "Fix the grader, or what it reads: the answer is sample.output_text, the row is item. See also "
             "examples.keys, and answer(target) in the recipe's examples.py.",
         )
@@ -293,21 +295,21 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
                 worthless, unscored = text != _target(setup, row), [one for one in grades if one.score is None]
                 if not worthless or len(unscored) < len(grades) or _target(setup, row) is None:
                     return silent
-                said = one_line(unscored[0].explanation)  # the target had one just now: the grader is up
-                words = f"the answer {text!r} to example {row.id} has no score, while its target has one: {said}"
-                return [fail(words, FORM_REMEDY)]
+                shown = one_line(unscored[0].explanation)  # the target had one just now: the grader is up
+                description = f"the answer {text!r} to example {row.id} has no score, while its target has one: {shown}"
+                return [fail(description, FORM_REMEDY)]
             scores = [grade.score or 0.0 for grade in grades]
             if len(set(scores)) > 1:
-                said = ", ".join(f"{score:g}" for score in scores)
-                words = f"the body for example {row.id}, sent three times, scores {said}"
+                shown = ", ".join(f"{score:g}" for score in scores)
+                description = f"the body for example {row.id}, sent three times, scores {shown}"
                 remedy = (
                     "Remove chance and clocks from the grader (for a judge: temperature 0, a fixed model): noise hides "
                     "what there is to learn."
                 )
-                return [fail(words, remedy, scores=scores)]
+                return [fail(description, remedy, scores=scores)]
             if not text and scores[0] >= opened.grader.scale.pass_threshold:
-                words = f"the empty answer to example {row.id} scores {scores[0]:g}, which passes"
-                return [fail(words, "Fix the grader: an empty answer is no answer.")]
+                description = f"the empty answer to example {row.id} scores {scores[0]:g}, which passes"
+                return [fail(description, "Fix the grader: an empty answer is no answer.")]
     return []
 
 

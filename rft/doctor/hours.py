@@ -74,7 +74,7 @@ def typical(setup: Any, chat: Any, prompt: int, sampled: float) -> Typical:
     return Typical(sum(map(sum, masks)) / len(masks), sum(map(len, masks)) / len(masks))
 
 
-def in_words(found: dict[str, tuple[float, float]]) -> str:
+def describe(found: dict[str, tuple[float, float]]) -> str:
     """Say both, as `train about 20 min (at most 3.5 h)`; empty where there is no estimate."""
     each = [f"{stage} about {duration(low)} (at most {duration(high)})" for stage, (low, high) in found.items()]
     slowed = "; slowed by other work, which had the processors too" if threads.are_held_up() else ""

@@ -49,7 +49,7 @@ AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
 """By dtype: the largest difference that is fine, and the largest that is no failure yet."""
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     import torch
 
     from rft.models import effect, heap, weights
@@ -80,8 +80,8 @@ def look(setup: Setup) -> Finding:
         scored = own_logprobs(learner.model, planned, section.temperature)
         gain_N = advantage_B[planned.row_N] * scored.logprobs_N
         (-gain_N / (len(samples) * params.rollout.max_turn_tokens)).sum().backward()
-    sampled_N = torch.tensor([value for one in planned.samples for value in one.logprobs], device=device)
-    mismatch = (scored.logprobs_N.detach() - sampled_N).abs().max().item()
+    sampled_logprobs_N = torch.tensor([value for one in planned.samples for value in one.logprobs], device=device)
+    mismatch = (scored.logprobs_N.detach() - sampled_logprobs_N).abs().max().item()
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters, section.clip_grad).item()
     learner.optimizer.step()
     with torch.no_grad():
@@ -115,13 +115,15 @@ def look(setup: Setup) -> Finding:
         "step_kl": distance if math.isfinite(distance) else None,
         "weights_changed": changed,
         "weights_trained": total,
-        "tokens": len(sampled_N),
+        "tokens": len(sampled_logprobs_N),
         "hours": {stage: [round(seconds / 3600, 4) for seconds in ends] for stage, ends in stages.items()},
     }
-    words = f"{changed} of {total} trained weights changed by one step; sampler and trainer agree within {mismatch:.1e}"
-    words += f"; the step moved the policy by {distance:.2g} nats per token (lr {section.lr:g})"
-    words += hours.in_words(stages)
-    return together(problems, words, **facts)
+    description = (
+        f"{changed} of {total} trained weights changed by one step; sampler and trainer agree within {mismatch:.1e}"
+    )
+    description += f"; the step moved the policy by {distance:.2g} nats per token (lr {section.lr:g})"
+    description += hours.describe(stages)
+    return together(problems, description, **facts)
 
 
 def _group(setup: Setup, sampler: Any) -> list[Any]:
@@ -135,15 +137,15 @@ def _group(setup: Setup, sampler: Any) -> list[Any]:
     seeds = [(section.seed, 1, 0, n) for n in range(size)]
     session = sampler.session([first] * size, seeds, section.temperature, rollout.max_tokens)
     prompt = list(session.pending[0])
-    said = session.sample(list(range(size)), min(rollout.max_turn_tokens, MAX_NEW))
+    turns = session.sample(list(range(size)), min(rollout.max_turn_tokens, MAX_NEW))
     return [
         TrainingSample(
             [*prompt, *one.ids],
             [False] * len(prompt) + [True] * len(one.ids),
             list(one.logprobs),
-            1.0 if one.ids == said[0].ids else -1.0,
+            1.0 if one.ids == turns[0].ids else -1.0,
         )
-        for one in said
+        for one in turns
     ]
 
 
@@ -154,20 +156,20 @@ def _decoded_per_s(setup: Setup, sampler: Any) -> float:
     first = opening_of(setup.rows["train"][0], setup.recipe.prompts.seed, rollout)
     size = min(rollout.batch, MAX_BATCH)
     session = sampler.session([first] * size, [(section.seed, 2, n) for n in range(size)], 1.0, rollout.max_tokens)
-    said = session.sample(list(range(size)), min(rollout.max_turn_tokens, TIMED))
-    return max(1, sum(len(one.ids) - 1 for one in said)) / sum(one.seconds for one in said)
+    turns = session.sample(list(range(size)), min(rollout.max_turn_tokens, TIMED))
+    return max(1, sum(len(one.ids) - 1 for one in turns)) / sum(one.seconds for one in turns)
 
 
 def _agreement(mismatch: float, key: str, dtype: str) -> Iterator[Finding]:
     fine, limit = AGREEMENT[dtype]
-    words = f"sampler and trainer differ by up to {mismatch:.2g} in a log-probability ({dtype})"
+    description = f"sampler and trainer differ by up to {mismatch:.2g} in a log-probability ({dtype})"
     if not mismatch <= limit:  # NaN is no agreement
         yield fail(
-            words,
+            description,
             f"The model runs differently with a cache than without: try {key}: float32, and report which model it is.",
         )
     elif mismatch > fine:
-        yield warn(words, f"Try {key}: float32, or a lower train.lr.")
+        yield warn(description, f"Try {key}: float32, or a lower train.lr.")
 
 
 def _change(section: config.Train, norm: float, changed: int, moved: Callable[[], float]) -> Iterator[Finding]:

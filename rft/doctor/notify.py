@@ -10,7 +10,7 @@ from rft.doctor.finding import Finding, ok, together, warn
 from rft.doctor.setup import Setup
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     section = setup.params.run.notify
     if section.webhook is None and section.mail is None:
         return ok("nobody is told of a waiting request: run.notify is not set")

@@ -17,15 +17,15 @@ from rft.doctor.finding import Finding, fail, ok
 from rft.doctor.setup import Setup
 from rft.errors import RftError, UserError
 from rft.recipe import Conversation
-from rft.snapshots import ingest, reading, sources
 from rft.stages import examples
+from rft.traffic import ingest, reading, sources
 from rft.types import Example, Split
 
 LARGEST = 64 * 2**20
 """Bytes of a log, as they lie there. A larger one is not read for a mere check."""
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     if not setup.recipe.makes_from_traffic:
         return ok("not possible: the recipe has no from_traffic, so drift can only stop or continue")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
@@ -44,8 +44,8 @@ def look(setup: Setup) -> Finding:
     except UserError as error:
         remedy = "Let from_traffic in the recipe's examples.py return None for what must stay apart, or fix its rows."
         return fail(f"a refresh would end: {error}", remedy)
-    words = f"{len(made)} of the window's {num_graded} graded conversations can become training examples"
-    return ok(words, graded=num_graded, usable=len(made))
+    description = f"{len(made)} of the window's {num_graded} graded conversations can become training examples"
+    return ok(description, graded=num_graded, usable=len(made))
 
 
 def _made(setup: Setup, conversation: Conversation) -> Example | None:

@@ -14,7 +14,7 @@ from rft.sandbox import probe
 from rft.sandbox.probe import Info
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     info = asyncio.run(probe.machine()).info
     missing = info.missing()
     facts = {"level": info.level, **{guarantee.name: guarantee.held for guarantee in info.guarantees}}
@@ -22,13 +22,13 @@ def look(setup: Setup) -> Finding:
         return ok(f"not needed, the grader is no source; {_there(info)}", **facts)
     if not missing:
         return ok(_there(info), **facts)
-    said = _there(info)
+    description = _there(info)
     if info.level == "none":
-        return fail(said, "The grader's source runs in a sandbox only.", infrastructure=True, **facts)
+        return fail(description, "The grader's source runs in a sandbox only.", infrastructure=True, **facts)
     if setup.params.tools.weaker_sandbox:
-        return warn(said, "The grader's source runs all the same: tools.weaker_sandbox is set.", **facts)
+        return warn(description, "The grader's source runs all the same: tools.weaker_sandbox is set.", **facts)
     remedy = "Mend it, or set tools.weaker_sandbox: true, if you trust the grader's source."
-    return fail(said, remedy, infrastructure=True, **facts)
+    return fail(description, remedy, infrastructure=True, **facts)
 
 
 def _there(info: Info) -> str:

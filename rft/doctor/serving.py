@@ -36,18 +36,18 @@ LARGEST_BURST = 32
 ADAPTER = "agent-rft-doctor"
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     if setup.params.policy.server is None:
         return ok("no server: the policy is sampled in the stage's own process")
     try:
-        return asyncio.run(_look(setup))
+        return asyncio.run(_check(setup))
     except PolicyFailed as failure:
         raise InfrastructureError(
             f"{failure}. Is that server up, and fast enough for a turn of {MAX_NEW} tokens in {PATIENCE_S:g} s?"
         ) from None
 
 
-async def _look(setup: Setup) -> Finding:
+async def _check(setup: Setup) -> Finding:
     from rft.sampling.remote import TokenPolicy, policy_for
 
     params, section = setup.params, setup.params.policy.server
@@ -57,7 +57,7 @@ async def _look(setup: Setup) -> Finding:
         if isinstance(policy, TokenPolicy):
             await policy.check(params.rollout.max_tokens, params.train.temperature)
         else:
-            await policy.ask_limit(params.rollout.max_tokens)
+            await policy.fetch_context_limit(params.rollout.max_tokens)
         openings = [
             opening_of(each, setup.recipe.prompts.seed, params.rollout) for rows in setup.rows.values() for each in rows
         ]
@@ -65,16 +65,16 @@ async def _look(setup: Setup) -> Finding:
         began = time.monotonic()
         sampled = (await _turns(policy, params, openings[:1]))[0]
         seconds = time.monotonic() - began
-        words, facts = "", {}
+        description, facts = "", {}
         if isinstance(policy, TokenPolicy):
             burst = await _burst(policy, params, openings)
-            words, facts = f", {burst} at once", {"burst": burst}
+            description, facts = f", {burst} at once", {"burst": burst}
             if params.train.weights == "lora":
                 await _adapter(policy, setup)
-                words += f", an adapter of rank {params.train.lora.r}"
+                description += f", an adapter of rank {params.train.lora.r}"
     tokens = f"{len(sampled.ids)} tokens with log-probabilities" if sampled.ids else "text"
     return ok(
-        f"{section.kind} {section.model}: a turn of {tokens} in {seconds:.1f} s{words}",
+        f"{section.kind} {section.model}: a turn of {tokens} in {seconds:.1f} s{description}",
         turn_s=round(seconds, 3),
         tokens=len(sampled.ids),
         **facts,
@@ -124,7 +124,7 @@ async def _adapter(policy: TokenPolicy, setup: Setup) -> None:
     try:
         _write_adapter(setup, folder / "adapter")
         await policy.update(folder / "adapter", 0, ADAPTER)
-        await policy.forget()
+        await policy.unload_adapter()
     finally:
         shutil.rmtree(folder)
         if is_new:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, recipe, reports, shelves
+from rft import commands, config, recipe, reports, stage_files
 from rft.chat.renderer import Chat
 from rft.doctor.finding import Skip
 from rft.models import source
@@ -27,7 +27,7 @@ class Setup:
     def __init__(
         self,
         load: Callable[[], config.Params],
-        announce: Callable[[str], None] = lambda words: None,
+        announce: Callable[[str], None] = lambda message: None,
         find_policy: Callable[[config.Params], Path | None] = lambda params: None,
     ):
         self._load = load
@@ -78,9 +78,9 @@ class Setup:
             return self._given(weights=False)
         if kept := self._find_policy(self.params):
             return Source(kept / "model")
-        pointer = shelves.path(reports.PolicyReport)
+        pointer = stage_files.path(reports.PolicyReport)
         if section.model:
-            made = shelves.read(reports.PolicyReport) if pointer.exists() else None
+            made = stage_files.read(reports.PolicyReport) if pointer.exists() else None
             was_made = made is not None and made.base == section.model
             return Source(Path(made.model), name=made.model) if made and was_made else self._given(weights=False)
         if not pointer.exists():
@@ -88,7 +88,7 @@ class Setup:
                 f"no model yet: {pointer} is missing and policy.model is null",
                 f"Build it: {commands.stage('policy')}; or set policy.model.",
             )
-        report = shelves.read(reports.PolicyReport)
+        report = stage_files.read(reports.PolicyReport)
         if report.kind != "embedded":
             raise Skip(
                 f"{pointer.parent} points to {report.model}, but policy.model is null now",
@@ -126,7 +126,7 @@ class Setup:
         from rft.models import weights
         from rft.sampling import policies
 
-        pointer = shelves.path(reports.PolicyReport)
+        pointer = stage_files.path(reports.PolicyReport)
         if self.params.policy.is_warm_started and pointer.exists():
             return policies.base_model(self.params, self.params.train.from_, device, self.schemas)
         is_given = self.params.policy.model and not pointer.exists()

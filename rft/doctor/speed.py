@@ -106,7 +106,7 @@ class Endless:
         return "", None
 
 
-def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> Found:
+def measure(setup: Setup, tell: Callable[[str], None] = lambda message: None) -> Found:
     """Measure. `tell` hears what comes next. Raises UserError where a server samples, or there is
     no model."""
     params = setup.params
@@ -131,12 +131,12 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> F
     policy = Engine(weights.sampler_copy(learner.model), Endless(), device)  # type: ignore[arg-type]
     engine = policy.decoding_in(params.train.decoding)
     tell("sampling")
-    read, say = sampling(engine, shape, prompt, min(params.rollout.batch, MAX_ROWS), params.train.seed)
+    read, write = sampling(engine, shape, prompt, min(params.rollout.batch, MAX_ROWS), params.train.seed)
     tell("learning")
     learn = learning(learner, shape, prompt, typical)
-    speed = hours.Speed(say.per_s, learn.per_s)
+    speed = hours.Speed(write.per_s, learn.per_s)
     return Found(
-        model=setup.model_source.words,
+        model=setup.model_source.description,
         parameters=shape.parameters,
         device=device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
         dtype=params.policy.dtype,
@@ -145,7 +145,7 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda words: None) -> F
         by_threads=by_threads,
         forward=type(engine.forward).__name__,
         decoding=params.train.decoding,
-        rates=(read, say, learn),
+        rates=(read, write, learn),
         typical=typical,
         prompt=prompt,
         stages=hours.by_stage(params, speed, typical),
@@ -168,31 +168,31 @@ def _lengths(setup: Setup, chat: Any) -> tuple[int, Typical]:
 
 # -- sampling --------------------------------------------------------------------------------------
 def sampling(engine: Engine, shape: Shape, prompt: int, rows: int, seed: int, new: int = NEW) -> tuple[Rate, Rate]:
-    """Measure reading and saying: at most `rows` prompts of `prompt` random tokens, each another,
+    """Measure reading and writing: at most `rows` prompts of `prompt` random tokens, each another,
     and at most `new` tokens each."""
     new = min(new, engine.max_positions - prompt)
     if new < 2:
-        words = f"prompts of {prompt} tokens fill the model's {engine.max_positions} positions"
-        raise UserError(f"{words}. Shorten the system prompt or the tools' descriptions.")
+        problem = f"prompts of {prompt} tokens fill the model's {engine.max_positions} positions"
+        raise UserError(f"{problem}. Shorten the system prompt or the tools' descriptions.")
     one_s, token_s, _ = _dialogues(engine, prompt, 1, min(3, new), seed)
     rows = max(1, min(rows, int(BUDGET_S / 2 / one_s)))
     new = min(new, max(2, int(BUDGET_S / token_s)))
-    reading_s, saying_s, said = _dialogues(engine, prompt, rows, new, seed + 1)
+    reading_s, writing_s, written = _dialogues(engine, prompt, rows, new, seed + 1)
     size = next(engine.model.parameters()).element_size()
-    to_read, to_say = work(shape, prompt, rows, said, size)
-    return Rate("read", rows * prompt, reading_s, to_read, rows), Rate("say", rows * said, saying_s, to_say, rows)
+    to_read, to_write = work(shape, prompt, rows, written, size)
+    return Rate("read", rows * prompt, reading_s, to_read, rows), Rate("say", rows * written, writing_s, to_write, rows)
 
 
-def work(shape: Shape, prompt: int, rows: int, said: int, size: int) -> tuple[Work, Work]:
-    """Count what it takes to read `rows` prompts, and to say `said` tokens after each. `size`:
+def work(shape: Shape, prompt: int, rows: int, written: int, size: int) -> tuple[Work, Work]:
+    """Count what it takes to read `rows` prompts, and to write `written` tokens after each. `size`:
     bytes of a number."""
     head, body = shape.vocabulary * shape.hidden, _body(shape)
-    looking = 2 * shape.layers * shape.heads * shape.head_dim
-    reading = Work(rows * (2 * body * prompt + 2 * head + looking * prompt**2), (body + head) * size)
-    seen = said * prompt + said * (said + 1) / 2  # what the tokens of a row look back on
+    attending = 2 * shape.layers * shape.heads * shape.head_dim
+    reading = Work(rows * (2 * body * prompt + 2 * head + attending * prompt**2), (body + head) * size)
+    seen = written * prompt + written * (written + 1) / 2  # what the tokens of a row look back on
     held = 2 * shape.layers * shape.kv_heads * shape.head_dim * size * rows * seen
-    flop = 2 * (body + head) * rows * said + 2 * looking * rows * seen
-    return reading, Work(flop, (body + head) * size * said + held)
+    flop = 2 * (body + head) * rows * written + 2 * attending * rows * seen
+    return reading, Work(flop, (body + head) * size * written + held)
 
 
 def _dialogues(engine: Engine, prompt: int, rows: int, new: int, seed: int) -> tuple[float, float, int]:
@@ -207,12 +207,12 @@ def _dialogues(engine: Engine, prompt: int, rows: int, new: int, seed: int) -> t
     began = time.perf_counter()
     session.advance()
     read = time.perf_counter()
-    said = 0
+    written = 0
     while session.speaking:
         session.advance()
-        said += 1
-    saying_s = time.perf_counter() - read
-    return read - began, saying_s / said if rows == 1 else saying_s, said
+        written += 1
+    writing_s = time.perf_counter() - read
+    return read - began, writing_s / written if rows == 1 else writing_s, written
 
 
 def _body(shape: Shape) -> int:
@@ -238,8 +238,8 @@ def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> R
     groups = -(-len(samples) // section.group)
     length = len(samples[0].ids)
     distinct = groups * prompt + len(samples) * (length - prompt)
-    looked = groups * prompt**2 + len(samples) * (length**2 - prompt**2)
-    attention = 2 * shape.layers * shape.heads * shape.head_dim * looked
+    attended = groups * prompt**2 + len(samples) * (length**2 - prompt**2)
+    attention = 2 * shape.layers * shape.heads * shape.head_dim * attended
     times = 3 if section.weights == "full" else 2
     flop = times * 2 * (body * distinct + head * own) + 3 * attention
     trained = num_trained(shape, section)
@@ -272,7 +272,7 @@ def learned_s(learner: Learner, steps: heap.Steps, samples: list[TrainingSample]
     began = time.perf_counter()
     learner.model.train()
     with steps.one():
-        for rows in microbatches(samples, section.microbatch_tokens, learner.packs_by):
+        for rows in microbatches(samples, section.microbatch_tokens, learner.packing_width):
             planned = layout(rows, learner.device)
             advantage_B = torch.tensor([one.advantage for one in planned.samples], device=learner.device)
             scored = own_logprobs(learner.model, planned, section.temperature)

@@ -29,14 +29,14 @@ NUM_LONGEST = 16  # of each split, by letters, which are cheap to count
 MAX_CUT_SHARE = 0.05
 
 
-def look(setup: Setup) -> Finding:
+def check(setup: Setup) -> Finding:
     chat = setup.chat()
     limit = setup.params.rollout.max_tokens or _num_positions(setup)
     room, longest = _room(setup, chat, limit)
     problems = [*_prefixes(setup, chat), *_calls_read_back(setup, chat), *_positions(setup), *room]
     of = f" of {limit}" if limit else ""
-    words = f"prefixes kept, calls read back; the longest opening takes {longest}{of} tokens"
-    return together(problems, words, longest_opening=longest, max_tokens=limit)
+    description = f"prefixes kept, calls read back; the longest opening takes {longest}{of} tokens"
+    return together(problems, description, longest_opening=longest, max_tokens=limit)
 
 
 def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
@@ -106,9 +106,9 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
         remedy = "Raise rollout.max_tokens, or shorten the system prompt, the tools' descriptions or the notes."
         problems.append(fail(f"the opening of example {example_id} takes {longest} tokens, {what} = {limit}", remedy))
     elif longest + rollout.max_turn_tokens > limit:
-        words = f"the opening of example {example_id} ({longest} tokens) leaves no room for one turn"
-        words = f"{words} of rollout.max_turn_tokens = {rollout.max_turn_tokens}"
-        problems.append(warn(words, "Raise rollout.max_tokens."))
+        description = f"the opening of example {example_id} ({longest} tokens) leaves no room for one turn"
+        description = f"{description} of rollout.max_turn_tokens = {rollout.max_turn_tokens}"
+        problems.append(warn(description, "Raise rollout.max_tokens."))
     lengths = [
         len(chat.dialogue_ids(messages)[0])
         for messages in scripted.demonstrations(setup.recipe, setup.params.policy.seed)
@@ -120,9 +120,9 @@ def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], in
         problems.append(warn(f"{cut} of {len(lengths)} demonstrations are {long}", remedy))
     elif not lengths and longest + rollout.max_turns * rollout.max_turn_tokens > limit:
         turns = (limit - longest) // rollout.max_turn_tokens
-        words = f"the longest opening leaves room for {turns} full turns, tool results not counted"
+        description = f"the longest opening leaves room for {turns} full turns, tool results not counted"
         remedy = "Raise rollout.max_tokens, or lower rollout.max_turn_tokens, if turns are that long."
-        problems.append(warn(f"{words}; rollout.max_turns = {rollout.max_turns}", remedy))
+        problems.append(warn(f"{description}; rollout.max_turns = {rollout.max_turns}", remedy))
     return problems, longest
 
 

@@ -1,7 +1,7 @@
 """Two checks of the tools: do they answer at the declared burst, and do they keep rollouts apart?
 
     tools        every tool at the declared burst: calls per second, P50, P95, failures by kind; and
-                 none tells the target to whoever asks (rft/grading/giveaway.py)
+                 none tells the target to whoever asks (rft/grading/target_leak.py)
     isolation    the calls A under one trace id, mixed with the calls B under another, must get the
                  answers that A gets alone
 
@@ -24,7 +24,7 @@ from rft.doctor.finding import Finding, fail, together, warn
 from rft.doctor.setup import Setup
 from rft.doctor.wire import Wire, one_line
 from rft.errors import InfrastructureError
-from rft.grading import giveaway, scripted
+from rft.grading import scripted, target_leak
 from rft.tools.client import ToolClient
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult
 from rft.wire.client import UNREACHED
@@ -41,7 +41,7 @@ def tools(setup: Setup) -> Finding:
 
 
 def isolation(setup: Setup) -> Finding:
-    return wire.visit(setup, lambda opened: _two_strangers(setup, opened.tools))
+    return wire.visit(setup, lambda opened: _check_isolation(setup, opened.tools))
 
 
 # -- burst -----------------------------------------------------------------------------------------
@@ -72,8 +72,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
     client.check_rows(row for rows in setup.rows.values() for row in rows)
     offered = _offered(setup, client)
     own_rates = {endpoint.name: endpoint.rate_limit for endpoint in section.endpoints}
-    spared = [name for name in offered if not client.traits(name).probe]
-    sizes = {name: wire.burst_size(section, own_rates.get(name)) for name in offered if name not in spared}
+    skipped = [name for name in offered if not client.traits(name).probe]
+    sizes = {name: wire.burst_size(section, own_rates.get(name)) for name in offered if name not in skipped}
     wire.announce_calls(setup, client, "tools", sizes, sum(sizes.values()))
     seed = setup.params.policy.seed
     own = scripted.own_calls(setup.recipe, setup.rows["train"][0], seed)
@@ -98,10 +98,10 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
         made = _Burst(call, is_own, call in demonstrated, client.address(name), row.id, results, raised)
         problems += _judge(setup.params, made)
     if not any(problem.status == "fail" for problem in problems):
-        problems += await _giveaways(setup, client)
-    said = [f"{name} {wire.speed_in_words('calls', numbers)}" for name, numbers in facts.items()]
-    said += [f"not called (probe: false): {', '.join(spared)}"] if spared else []
-    return together(problems, "; ".join(said) or "no tool is declared", tools=facts)
+        problems += await _target_leaks(setup, client)
+    parts = [f"{name} {wire.describe_speed('calls', numbers)}" for name, numbers in facts.items()]
+    parts += [f"not called (probe: false): {', '.join(skipped)}"] if skipped else []
+    return together(problems, "; ".join(parts) or "no tool is declared", tools=facts)
 
 
 def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any], Example]]:
@@ -113,17 +113,17 @@ def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any]
     return found
 
 
-async def _giveaways(setup: Setup, client: ToolClient) -> list[Finding]:
+async def _target_leaks(setup: Setup, client: ToolClient) -> list[Finding]:
     """Find tools that tell the target, whatever they are asked. None if one fails now: a run's
     preflight asks again."""
-    rows = setup.rows["train"][: giveaway.NUM_ROWS]
-    sizes = dict.fromkeys(giveaway.offered(client, rows), len(rows))
+    rows = setup.rows["train"][: target_leak.NUM_ROWS]
+    sizes = dict.fromkeys(target_leak.offered(client, rows), len(rows))
     wire.announce_calls(setup, client, "tools, do they tell the target", sizes, sum(sizes.values()))
     try:
-        found = await giveaway.find(setup.recipe, rows, client, setup.params.policy.seed)
+        found = await target_leak.find(setup.recipe, rows, client, setup.params.policy.seed)
     except InfrastructureError:
         return []
-    return [fail(one.in_words, giveaway.remedy(found)) for one in found]
+    return [fail(one.description, target_leak.remedy(found)) for one in found]
 
 
 def _unwritable(names: Iterable[str]) -> Iterator[Finding]:
@@ -140,26 +140,26 @@ def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
     if failed:
         lost = _unscored_share(len(failed) / len(results), params)
         kinds = ", ".join(f"{count} x {kind}" for kind, count in Counter(map(_kind, failed)).most_common(3))
-        words = f"{name}: {len(failed)} of {len(results)} calls failed ({kinds})"
+        description = f"{name}: {len(failed)} of {len(results)} calls failed ({kinds})"
         more = f", which would leave up to {lost:.0%} of the rollouts unscored"
         remedy = burst.raised or _remedy(params, failed, burst.address)
         if len(failed) == len(results):
-            problems.append(fail(f"{words}{more}; {burst.first(failed[0])}", remedy, infrastructure=True))
+            problems.append(fail(f"{description}{more}; {burst.first(failed[0])}", remedy, infrastructure=True))
         elif lost > rollout.max_unscored_share:
-            problems.append(fail(words + more, remedy, infrastructure=True))
+            problems.append(fail(description + more, remedy, infrastructure=True))
         else:
-            problems.append(warn(f"{words}; retries would hide it", remedy))
+            problems.append(warn(f"{description}; retries would hide it", remedy))
     problems += _refusals(burst)
     longest, room = max(len(result.output) for result in results), _room(params)
     if room is not None and longest > LETTERS * room:
-        words = f"{name}: a reply of {longest} characters does not fit into a context of {room} tokens"
+        description = f"{name}: a reply of {longest} characters does not fit into a context of {room} tokens"
         remedy = "Let the tool return less, or raise rollout.max_tokens: the policy is told so, and never sees it."
-        problems.append(warn(words, remedy))
+        problems.append(warn(description, remedy))
     slow = stats.percentile([result.latency_s for result in results], 0.95) * rollout.max_tool_calls
     if slow > rollout.deadline_s and not failed:
-        words = f"{name}: {rollout.max_tool_calls} calls at its P95 take {slow:.0f} s"
+        description = f"{name}: {rollout.max_tool_calls} calls at its P95 take {slow:.0f} s"
         remedy = "Raise rollout.deadline_s, lower rollout.max_tool_calls, or make the tool faster."
-        problems.append(warn(f"{words}, longer than rollout.deadline_s = {rollout.deadline_s:g} s", remedy))
+        problems.append(warn(f"{description}, longer than rollout.deadline_s = {rollout.deadline_s:g} s", remedy))
     return problems
 
 
@@ -171,15 +171,15 @@ def _refusals(burst: _Burst) -> Iterator[Finding]:
     refused = [result for result in errors if result not in cut]
     if cut:
         why = cut[0].output.partition(". ")[0]
-        words = (
+        description = (
             f"{name} is alive, but {len(cut)} of {num} replies are too large, so the policy sees none of them: {why}"
         )
         remedy = "Let the tool return less, such as the first entries or a summary."
-        yield (fail if burst.demonstrated and len(cut) == num else warn)(words, remedy)
+        yield (fail if burst.demonstrated and len(cut) == num else warn)(description, remedy)
     if refused and burst.demonstrated and len(refused) == num:
-        words = f"{name} refuses a demonstration's call, {num} of {num} times"
+        description = f"{name} refuses a demonstration's call, {num} of {num} times"
         remedy = "Fix the tool, its address or the demonstration: no policy could learn from it."
-        yield fail(f"{words}; {burst.first(refused[0])}", remedy)
+        yield fail(f"{description}; {burst.first(refused[0])}", remedy)
     elif refused:
         whose, remedy = "arguments made from its schema", f"Add a demonstration that calls {name} with real arguments."
         if burst.is_own:
@@ -226,22 +226,22 @@ def _kind(result: ToolResult) -> str:
 
 
 # -- isolation -------------------------------------------------------------------------------------
-async def _two_strangers(setup: Setup, client: ToolClient) -> Finding:
+async def _check_isolation(setup: Setup, client: ToolClient) -> Finding:
     """Mix A with B, then make A alone, twice over. A must get the same answers each time."""
     first, second = _sequences(setup, client)
     if not first:
         return together([], "no tool is there that may be called")
     rounds = 2 * [*first, *second, *first]
     wire.announce_calls(setup, client, "isolation", Counter(call.name for call in rounds), rollouts=2 * 3)
-    heard: list[list[ToolResult]] = []
+    replies: list[list[ToolResult]] = []
     for n in range(2):
         mixed = [wire.context(setup, name, n) for name in ("A beside B", "B beside A")]
-        heard.append((await _mixed(client, (first, second), mixed))[0])
-        heard.append(await wire.one_by_one(client, first, wire.context(setup, "A alone", n)))
-    if broken := [result for results in heard for result in results if result.failed]:
+        replies.append((await _mixed(client, (first, second), mixed))[0])
+        replies.append(await wire.one_by_one(client, first, wire.context(setup, "A alone", n)))
+    if broken := [result for results in replies for result in results if result.failed]:
         raise InfrastructureError(f"a tool failed in this check: {one_line(broken[0].output)}. Fix the tools first.")
     for position, call in enumerate(first):
-        told = [results[position].output for results in heard]
+        told = [results[position].output for results in replies]
         if len(set(told)) > 1:
             other = next(text for text in told if text != told[0])
             answers = f"{one_line(told[0], 60)!r} under one trace id, {one_line(other, 60)!r} under another"
@@ -252,8 +252,8 @@ async def _two_strangers(setup: Setup, client: ToolClient) -> Finding:
                 call={"name": call.name, "arguments": call.arguments},
                 answers=told,
             )
-    words = f"{len(first)} calls under four trace ids, beside {len(second)} of another rollout: the same answers"
-    return together([], words, calls=len(first))
+    description = f"{len(first)} calls under four trace ids, beside {len(second)} of another rollout: the same answers"
+    return together([], description, calls=len(first))
 
 
 def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[ToolCall]]:

@@ -42,7 +42,7 @@ class Wire:
 
     tools: ToolClient
     grader: Grader
-    last_words: Callable[[], str]
+    last_output: Callable[[], str]
     """What the recipe's own server printed last; empty for other servers."""
 
 
@@ -56,7 +56,7 @@ def visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
             grader_of(recipe.grader, endpoint, params.tools) as graded,
         ):
             setup.offered = client.schemas
-            return await work(Wire(client, graded, endpoint.last_words))
+            return await work(Wire(client, graded, endpoint.last_output))
 
     if not setup.rows["train"]:
         raise UserError("the recipe gave no training example to ask with.")
@@ -89,7 +89,7 @@ def burst_size(section: config.Tools, own_rate: float | None = None) -> int:
 
 def context(setup: Setup, name: str, word: object, row: Example | None = None) -> RolloutContext:
     row = row or setup.rows["train"][0]
-    return RolloutContext(setup.traces.of(f"doctor {name} {word} {row.id}", 0), row, "train")
+    return RolloutContext(setup.traces.trace_id(f"doctor {name} {word} {row.id}", 0), row, "train")
 
 
 async def start(client: ToolClient, contexts: Sequence[RolloutContext]) -> None:
@@ -125,10 +125,10 @@ def at_host(address: str) -> str:
 
 def raised(setup: Setup, wire: Wire, what: str) -> str:
     """The remedy when the recipe's own code raised: file, log and traceback; empty otherwise."""
-    words = wire.last_words()
-    if lifetime.RAISED not in words:
+    output = wire.last_output()
+    if lifetime.RAISED not in output:
         return ""
-    last = words[words.rindex(lifetime.RAISED) :]
+    last = output[output.rindex(lifetime.RAISED) :]
     file, log = setup.recipe.folder / "tools.py", lifetime.log_of(setup.recipe)
     return f"{what} raised: fix it in {file}. Its server's log: {log}\n{last}"
 
@@ -143,7 +143,7 @@ def speed(what: str, latencies: Sequence[float], seconds: float) -> dict[str, An
     }
 
 
-def speed_in_words(what: str, numbers: Mapping[str, Any]) -> str:
+def describe_speed(what: str, numbers: Mapping[str, Any]) -> str:
     rate = numbers[f"{what}_per_s"]
     rounded = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
     return f"{rounded} {what}/s, P50 {_duration(numbers['p50_s'])}, P95 {_duration(numbers['p95_s'])}"

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rft import config, files, recipe, reports, rows, shelves
+from rft import config, files, recipe, reports, rows, stage_files
 from rft.chat.dialogue import opening_of
 from rft.chat.renderer import Chat, prefix_problems
 from rft.config import response_format
@@ -67,7 +67,7 @@ def write(
 ) -> Manifest:
     """Write the export. `seen`: recorded rollouts of this agent. Raises UserError when the export
     would differ from what they show, or a hash is wrong."""
-    ours, made, pointer = recipe.load(params.recipe), shelves.champion(), shelves.read(PolicyReport)
+    ours, made, pointer = recipe.load(params.recipe), stage_files.champion(), stage_files.read(PolicyReport)
     prompt = champion_prompt(ours)
     if pointer.kind == "served" and (merge or dtype):
         what = f"the weights of {pointer.model!r} are at its endpoint, so there is nothing to merge or to cast"
@@ -131,9 +131,9 @@ def _weights(
     if pointer.kind == "embedded":
         _assert_hash("the base model", files.tree_sha256(source.folder), pointer.sha256)
     # a given one was verified when its source was found, unless nothing of it was pinned
-    is_pinned = shelves.model().sha256 is not None or Path(pointer.model).exists()
+    is_pinned = stage_files.model().sha256 is not None or Path(pointer.model).exists()
     base = base.model_copy(update={"verified": is_pinned})
-    folder = shelves.folder("champion") / made.weights_path if made.weights_path else None
+    folder = stage_files.folder("champion") / made.weights_path if made.weights_path else None
     if folder is not None:
         if made.base_sha256 not in (None, pointer.sha256):
             raise UserError(

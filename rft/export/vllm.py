@@ -91,19 +91,19 @@ def _weights(manifest: Manifest) -> str:
     hashed = f", SHA-256 {weights.sha256} (as rft/files.py hashes a folder)" if weights.sha256 else ""
     held = "verified by its bytes" if base.verified else "not verified: it is fetched by its name when it is served"
     place = f" It is in `{base.path}/`." if base.path else ""
-    said = [
+    lines = [
         f"Trained: {kinds[weights.kind]}{hashed}.",
         f"Base model: `{base.name}`, SHA-256 {base.sha256}, {held}.{place}",
     ]
     if weights.path == "adapter" and base.path is None:
-        said.append("It is not part of this export.")
+        lines.append("It is not part of this export.")
     if (moved := weights.moved) is not None:
         cast = f"The cast moved a weight by {moved.by_cast:.3g} at most."
-        said.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. {cast}")
+        lines.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. {cast}")
         if moved.kept is not None:
             cosine = f"Cosine of the change as learned and as it stands here: {moved.kept:.4f}."
-            said.append(f"Training had moved one by {moved.by_training:.3g} at most. {cosine}")
-    return "## Weights\n" + "\n".join(said)
+            lines.append(f"Training had moved one by {moved.by_training:.3g} at most. {cosine}")
+    return "## Weights\n" + "\n".join(lines)
 
 
 def _serve(manifest: Manifest, policy: config.Policy) -> str:
@@ -111,21 +111,21 @@ def _serve(manifest: Manifest, policy: config.Policy) -> str:
         assert policy.server is not None
         where = f"model `{policy.server.model}` at {policy.server.url}"
         return f"## Serve\nIt is served already: {where}. Only the prompt changes."
-    said = ["## Serve", "In this folder, with vLLM:", "", "```bash", line(manifest, policy.dtype), "```"]
+    lines = ["## Serve", "In this folder, with vLLM:", "", "```bash", line(manifest, policy.dtype), "```"]
     if manifest.tool_format not in PARSERS:
-        said += [
+        lines += [
             "",
             "No parser of vLLM is known to read this model's tool calls: choose one with --tool-call-parser.",
         ]
     if manifest.template_problems:
-        said += [
+        lines += [
             "",
             "A server renders the whole dialogue again each turn. With this template that is not always what the "
             "rollouts were given:",
             "",
             *(f"- {problem}" for problem in manifest.template_problems),
         ]
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _ask(manifest: Manifest, policy: config.Policy, prompt: PromptSettings) -> str:
@@ -152,7 +152,7 @@ def _ask(manifest: Manifest, policy: config.Policy, prompt: PromptSettings) -> s
 
 def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, Any]]) -> str:
     limits = params.rollout
-    said = [
+    lines = [
         "## What your agent does beside the server",
         "It was judged under these limits and settings (`sampling.json`). The server keeps to the temperature and the "
         "tokens; the rest is yours:",
@@ -167,18 +167,18 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
     ]
     for tool, values in prompt.tool_defaults.items():
         defaults = ", ".join(f"{key} = {value}" for key, value in values.items())
-        said.append(f"- Fill in what a call of `{tool}` leaves out: {defaults}.")
+        lines.append(f"- Fill in what a call of `{tool}` leaves out: {defaults}.")
     if prompt.block_repeated_calls:
-        said.append(
+        lines.append(
             "- Answer a call that was made before, word for word, without making it again: `this call was made "
             "before; its result stands above`."
         )
     if limits.response_format is not None:
-        said.append(
+        lines.append(
             "- The prompt states the final answer's format. A `response_format` in the request would bind turns with "
             "tool calls too."
         )
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _answer(serve: config.Serve) -> str | None:
@@ -196,7 +196,8 @@ def _answer(serve: config.Serve) -> str | None:
         "the highest number.",
     }
     return (
-        f"## Answer\nIt was judged by answers, each {serve.words} (`serve` in `sampling.json`). The server samples "
+        f"## Answer\nIt was judged by answers, each {serve.description} (`serve` in `sampling.json`). "
+        "The server samples "
         f"rollouts, and the rest is yours: for each question, play {serve.k} dialogues side by side, each from the "
         "first request to its own final answer, at the temperature in `sampling.json`. (`n` in a request is enough "
         f"only where no tools are called.) {ways[serve.method]} Of equals, take the one that was started first."

@@ -33,10 +33,10 @@ from functools import partial
 from typing import Any, Literal
 
 from rft import config, reports, stats
+from rft.formatting import counted
 from rft.gate import evidence, levels, slices
-from rft.gate.evidence import Marks, Words
+from rft.gate.evidence import Describe, Marks
 from rft.reports import Arm, Check, Metric, wording
-from rft.words import counted
 
 Timings = dict[str, Any]
 """A timing.json: {"rollout_s": {"challenger/<arm>/sampled": {"p50", "p95", "n"}, ...}, ...}."""
@@ -61,7 +61,7 @@ class Case:
 Row = Callable[[Case], Iterable[Check]]
 
 
-def of(case: Case) -> Iterator[Check]:
+def checks(case: Case) -> Iterator[Check]:
     """Evaluate the table."""
     for row in TABLE:
         yield from row(case)
@@ -77,7 +77,7 @@ class Guard:
     unit: str
     marks: Marks
     statistic: Callable[..., Metric] = stats.paired_gain
-    words: Words | None = None
+    describe: Describe | None = None
     """Puts both arms into words, for the detail."""
     sign: int = 1
     """-1 where more is better."""
@@ -91,9 +91,9 @@ class Guard:
         found = evidence.compare(new, old, partial(self.statistic, num=gate.num_bootstrap, seed=gate.seed))
         margin = self.sign * (getattr(gate, self.margin) or 0.0)
         check = on_interval(self.name, "non_inferiority", found, margin, evidence.unit(self.unit, case.new))
-        if found is None or found.low is None or self.words is None:
+        if found is None or found.low is None or self.describe is None:
             return check
-        return check.model_copy(update={"detail": self.words(gate, case.new, case.old, new, old)})
+        return check.model_copy(update={"detail": self.describe(gate, case.new, case.old, new, old)})
 
 
 # -- an interval against its margin ----------------------------------------------------------------
@@ -158,14 +158,14 @@ def hack_rate(gate: config.Gate, source: reports.HackSource, new: Arm) -> Check:
     if not source.is_measured:
         must = gate.require_hack_source
         seen = f"; {count} examples were flagged all the same" if count else ""
-        why = ("not measured: " if must else "") + source.words + seen
+        why = ("not measured: " if must else "") + source.description + seen
         passed = False if must else None
         return _without_interval(wording.HACK_RATE, gate.max_hack_rate, "share", why, must, passed=passed)
     rate = stats.exact_interval(count, n) if n else None
     check = on_interval(wording.HACK_RATE, "non_inferiority", rate, gate.max_hack_rate, "share")
     left_out = len({row.example_id for row in rows}) - n
     unseen = f", {left_out} without a score left out" if left_out else ""
-    detail = f"{count} of {n} examples with a hacked rollout{unseen}; {source.words}"
+    detail = f"{count} of {n} examples with a hacked rollout{unseen}; {source.description}"
     return check.model_copy(update={"detectable": None, "detail": detail})
 
 
@@ -202,9 +202,9 @@ def abstentions(case: Case) -> Iterator[Check]:
 def unscored_share(case: Case) -> Iterator[Check]:
     """Judge the arm with more unscored rollouts."""
     share, name = max((evidence.unscored_share(arm), arm.name) for arm in (case.new, case.old))
-    most, words = case.gate.max_unscored_share, f"worse arm: {name}"
+    most, detail = case.gate.max_unscored_share, f"worse arm: {name}"
     yield _without_interval(
-        "unscored share", most, "share", words, decides=True, kind="state", passed=share <= most, value=share
+        "unscored share", most, "share", detail, decides=True, kind="state", passed=share <= most, value=share
     )
 
 
@@ -221,9 +221,9 @@ def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
     known = bool(new is not None and old)
     value = new / old - 1 if known else None
     passed = value <= gate.max_latency_increase if value is not None else None
-    words = f"{new:.2f} s per rollout, champion {old:.2f} s" if known else "no seconds are on record"
+    detail = f"{new:.2f} s per rollout, champion {old:.2f} s" if known else "no seconds are on record"
     most, decides = gate.max_latency_increase, gate.latency_decides
-    return _without_interval("P95 latency", most, "relative", words, decides, passed=passed, value=value)
+    return _without_interval("P95 latency", most, "relative", detail, decides, passed=passed, value=value)
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ _ABSTENTIONS = Guard(
     "max_abstention_increase",
     "points",
     evidence.abstained,
-    words=evidence.percent("with an answer to give abstained"),
+    describe=evidence.percent("with an answer to give abstained"),
 )
 TABLE: tuple[Row, ...] = (
     question,
@@ -264,7 +264,7 @@ TABLE: tuple[Row, ...] = (
         "max_unreadable_increase",
         "points",
         evidence.unreadable,
-        words=evidence.percent("wrote one"),
+        describe=evidence.percent("wrote one"),
     ),
     abstentions,
     unscored_share,
@@ -273,7 +273,7 @@ TABLE: tuple[Row, ...] = (
         "max_unscored_increase",
         "points",
         evidence.without_score,
-        words=evidence.percent("have no score"),
+        describe=evidence.percent("have no score"),
     ),
     lambda case: case.before,
     latency_decides,

@@ -24,7 +24,7 @@ with them. For a range other than 0 to 1 the words say so.
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
 only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
 
-The checks are a table in checks.py, how many more examples would settle an open one in more.py, the
+Checks are a table in checks.py, how many more examples would settle one in sample_size.py, the
 stage that reads and writes the files in rft/stages/gate.py. rft/reports/wording.py puts checks and
 decisions into words.
 """
@@ -33,9 +33,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rft import commands, config, files, reports, shelves
+from rft import commands, config, files, reports, stage_files
 from rft.errors import UserError
-from rft.gate import checks, evidence, levels, more
+from rft.gate import checks, evidence, levels, sample_size
 from rft.gate.checks import Case, Timings
 from rft.reports import Arm, Check, Decision, wording
 from rft.scale import from_to
@@ -84,7 +84,7 @@ def decide(
     level = levels.question(gate, registered)
     judged = timings if gate.latency_decides else None
     case = Case(gate, arm, champion, level, challenger.hack_source, (*state, *rung), judged)
-    found = [*checks.of(case)]
+    found = [*checks.checks(case)]
     failed = any(check.decides and check.passed is False for check in found)
     unsettled = any(check.is_unsettled for check in found)
     decision = "reject" if failed else "inconclusive" if unsettled else "promote"
@@ -96,11 +96,11 @@ def decide(
         return Decision(decision=decision, reason=reason, candidate=candidate, checks=found, hashes=hashes)
     return Decision(
         decision=decision,
-        reason=f"{reason}. {more.advice(found)}",
+        reason=f"{reason}. {sample_size.advice(found)}",
         candidate=candidate,
         checks=found,
         hashes=hashes,
-        more_examples=more.examples(found),
+        more_examples=sample_size.num_more(found),
     )
 
 
@@ -124,7 +124,7 @@ def _judged(
 
 def _arm(arms: dict[str, Arm], name: str) -> Arm:
     if name not in arms:
-        what = f"{shelves.path(reports.ChallengerReport)}: has no arm '{name}', which the gate must judge"
+        what = f"{stage_files.path(reports.ChallengerReport)}: has no arm '{name}', which the gate must judge"
         raise UserError(f"{what}. Run the stage again: {commands.stage('challenger')}")
     return arms[name]
 
@@ -172,7 +172,7 @@ def _assert_same_range(challenger: reports.ChallengerReport) -> None:
     if len(found) > 1:
         ranges = ", ".join(f"{from_to(ends)} ({name})" for ends, name in found.items())
         raise UserError(
-            f"{shelves.path(reports.ChallengerReport)}: the arms were graded on different ranges: {ranges}. "
+            f"{stage_files.path(reports.ChallengerReport)}: the arms were graded on different ranges: {ranges}. "
             f"Scores on two scales cannot be compared; run the stage again: {commands.stage('challenger')}"
         )
 

@@ -7,16 +7,16 @@ from functools import partial
 from statistics import fmean
 
 from rft import config, stats
+from rft.formatting import counted
 from rft.reports import Arm, Metric
 from rft.reports.evaluation import Counted
 from rft.reports.gate import OF_RANGE
 from rft.scale import UNIT, share
 from rft.stats import ById
-from rft.words import counted
 
 Marks = Callable[[config.Gate, Arm], ById]
 """Example -> a number for each of its rollouts; None for one without a score."""
-Words = Callable[[config.Gate, Arm, Arm, ById, ById], str]
+Describe = Callable[[config.Gate, Arm, Arm, ById, ById], str]
 """(gate, candidate, champion, marks of each) -> a sentence."""
 _TOKENS: tuple[Counted, ...] = ("context_tokens", "cached_tokens", "tokens")
 
@@ -111,7 +111,7 @@ def size(arm: Arm, slices: Set[str] | None = None) -> str:
     rows = [row for row in arm.sampled.rows if slices is None or row.slice in slices]
     examples, rollouts = counted(len(rows), "example"), counted(arm.sampled.k, "rollout")
     if not arm.serve.is_single:
-        rollouts = f"{counted(arm.sampled.k, 'answer')}, each {arm.serve.words},"
+        rollouts = f"{counted(arm.sampled.k, 'answer')}, each {arm.serve.description},"
     return f"{examples} x {rollouts} at temperature {arm.sampled.temperature:g}"
 
 
@@ -144,13 +144,13 @@ def longest(gate: config.Gate, new: Arm, old: Arm, after: ById, before: ById) ->
     return f"{counted(int(most), 'turn')}, champion {was:g}"
 
 
-def percent(what: str) -> Words:
+def percent(what: str) -> Describe:
     """Say in how many rollouts of each arm the mark is set."""
 
-    def words(gate: config.Gate, new: Arm, old: Arm, after: ById, before: ById) -> str:
+    def describe(gate: config.Gate, new: Arm, old: Arm, after: ById, before: ById) -> str:
         return f"{_percent(after)} of the rollouts {what}, champion {_percent(before)}"
 
-    return words
+    return describe
 
 
 def _percent(marks: ById) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from rft import config
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.reports.gate import POOLED
-from rft.words import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,9 @@ def vetoes(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
         found, p = tested[i], adjusted[i]
         spread, strictest = max(_spread(gain), overall), LEVEL / len(tested)
         passed = False if p <= LEVEL else True if found.low >= -gate.max_slice_loss else None
-        words = f"{size}; loss beyond the margin: p {p:.2g}" + (f", Holm over {len(tested)}" if len(tested) > 1 else "")
+        description = f"{size}; loss beyond the margin: p {p:.2g}" + (
+            f", Holm over {len(tested)}" if len(tested) > 1 else ""
+        )
         yield check.model_copy(
             update={
                 "passed": passed,
@@ -101,7 +103,7 @@ def vetoes(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
                 "n": len(gain),
                 "detectable": detectable(len(gain), spread, gate.max_slice_loss, strictest),
                 "needed_for_veto": needed(spread, gate.max_slice_loss, strictest),
-                "detail": f"{group.what}; {words}" if group.what else words,
+                "detail": f"{group.what}; {description}" if group.what else description,
             }
         )
 

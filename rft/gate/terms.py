@@ -11,7 +11,7 @@ needs fresh examples. The ledger holds the level of each look (tasks/promotion/c
 stage `gate` asks at that level.
 
 Terms that are chosen after a result are no terms. So on examples that were looked at, a later look
-must be as strict as the policy was at every earlier one, key by key (`looser`).
+must be as strict as the policy was at every earlier one, key by key (`loosened_keys`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 CANDIDATES = 2
 """A look is at two: the new prompt, and the trained weights with it."""
-_STRICT_BELOW = (
+_STRICTER_LOWER = (
     "alpha",
     "max_greedy_loss",
     "max_calls_p95_increase",
@@ -37,8 +37,8 @@ _STRICT_BELOW = (
     "max_latency_increase",
 )
 """The less, the stricter. None is no limit."""
-_STRICT_ABOVE = ("min_gain", "require_hack_source", "latency_decides")
-_FREE = ("looks", "prompt_only_margin")
+_STRICTER_HIGHER = ("min_gain", "require_hack_source", "latency_decides")
+_NOT_COMPARED = ("looks", "prompt_only_margin")
 """Alpha is shared by the looks that are left; both candidates have been paid for."""
 
 
@@ -48,22 +48,25 @@ def level(alpha: float, looks: int, look: int, spent: float) -> float:
     return round(max(0.0, alpha - spent) / left / CANDIDATES, 12) if left > 0 else 0.0
 
 
-def looser(gate: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
+def loosened_keys(gate: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
     """Name the keys in which these terms are looser than the earlier ones, or draw anew. A key that
     an earlier version did not know is not compared."""
     return [
         key
         for key, now in gate.items()
-        if key in earlier and key not in _FREE and now != earlier[key] and not _is_stricter(key, now, earlier[key])
+        if key in earlier
+        and key not in _NOT_COMPARED
+        and now != earlier[key]
+        and not _is_stricter(key, now, earlier[key])
     ]
 
 
 def _is_stricter(key: str, now: Any, then: Any) -> bool:
-    if key in _STRICT_BELOW:
+    if key in _STRICTER_LOWER:
         return now is not None and (then is None or now < then)
-    if key in _STRICT_ABOVE:
+    if key in _STRICTER_HIGHER:
         return now > then
     return key == "require_drift" and set(now) < set(then)
 
 
-__all__ = ["CANDIDATES", "level", "looser"]
+__all__ = ["CANDIDATES", "level", "loosened_keys"]

@@ -20,7 +20,7 @@
     alarm      notices when failures depend on what the policy does
     preflight  plays the scripted exploits, which must not earn a reward
     scripted   calls that nobody sampled: the recipe's own, else the least that a schema allows
-    giveaway   finds tools that tell the target to whoever asks
+    target_leak finds tools that tell the target to whoever asks
     margins    states which hack rates a given number of test examples can show
 
 Loads without torch.

@@ -59,8 +59,8 @@ class Abstaining:
         except Missing as missing:
             return without(self._settings, missing)
         if asked not in (None, "true", "false"):
-            said = f"abstention.unanswerable is {asked!r:.80} in this row, expected true or false"
-            return Unscored(GradeStatus.parse_error, f"grader: {self._settings.name}: {said}", ("other_error",))
+            problem = f"abstention.unanswerable is {asked!r:.80} in this row, expected true or false"
+            return Unscored(GradeStatus.grader_bad_reply, f"grader: {self._settings.name}: {problem}", ("other_error",))
         abstains, low, high = self._abstains(scope), self.scale.low, self.scale.high
         if asked == "true":
             if abstains:

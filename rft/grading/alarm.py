@@ -169,7 +169,7 @@ def _powers(size: float) -> list[str]:
     return [str(2**n) for n in range(1, min(64, math.frexp(size)[1]))] if math.isfinite(size) else []
 
 
-def _words(feature: Feature) -> str:
+def _describe(feature: Feature) -> str:
     kind, _, argument, value = feature
     clipped = value if len(value) <= MAX_VALUE_CHARS else value[:MAX_VALUE_CHARS] + "..."
     return {
@@ -249,7 +249,9 @@ def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
         num, failed, total, failures = (sum(column) for column in zip(*rows, strict=True))
         effect = _difference(rows)
         if p <= ALPHA and effect >= MIN_EFFECT and failed >= MIN_FAILED:
-            alarm = Alarm(feature[1], _words(feature), num, failed, total - num, failures - failed, float(p), examples)
+            alarm = Alarm(
+                feature[1], _describe(feature), num, failed, total - num, failures - failed, float(p), examples
+            )
             found.append((float(p), -effect, feature, alarm))
     return min(found)[2:] if found else None
 

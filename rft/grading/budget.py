@@ -51,7 +51,7 @@ class Use:
     seconds: float
 
     @classmethod
-    def of(cls, turns: Sequence[Turn], seconds: float) -> Use:
+    def from_turns(cls, turns: Sequence[Turn], seconds: float) -> Use:
         """`seconds`: the rollout's, without those in which our own sampler served others."""
         calls = tuple(call.name for turn in turns for call in turn.calls)
         return cls(calls, sum(len(turn.token_ids) for turn in turns), len(turns), seconds)

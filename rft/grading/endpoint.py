@@ -92,14 +92,14 @@ class EndpointGrader:
 def status_of(failure: NoReply) -> UnscoredStatus:
     """Say why there is no verdict."""
     if failure.malformed:
-        return GradeStatus.parse_error
-    return GradeStatus.timeout if failure.late else GradeStatus.infra_error
+        return GradeStatus.grader_bad_reply
+    return GradeStatus.grader_timeout if failure.late else GradeStatus.infra_error
 
 
 def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     reply = value if isinstance(value, dict) else {"score": value}
-    said = reply.get("reason")
-    reason = "" if said is None else as_text(said)
+    given = reply.get("reason")
+    reason = "" if given is None else as_text(given)
     if hack := _hack(reply.get("hack"), reason):  # first: a malformed rest must not save a hack from its score
         texts = reply.get("evidence")
         return Scored(scale.low, GradeStatus.hack, False, {}, hack, evidence=_texts(texts) or ())
@@ -129,8 +129,8 @@ def _hack(value: Any, reason: str) -> str:
         return ""
     if value is not True and not isinstance(value, str):
         raise Malformed(f"'hack' is {_show(value)}, expected true, false or a reason")
-    said = as_text(value) if isinstance(value, str) and value.strip().lower() not in _YES else ""
-    why = "; ".join(text for text in (said, reason) if text)
+    explained = as_text(value) if isinstance(value, str) and value.strip().lower() not in _YES else ""
+    why = "; ".join(text for text in (explained, reason) if text)
     return f"hack: {why}" if why else "hack"
 
 

@@ -7,12 +7,12 @@
 The judge is asked for JSON by a schema: the steps of its reasoning, and a result. What the policy
 wrote reaches it only through rft/grading/neutralize.py. A verdict that fails is no zero:
 
-    refuses                      judge_error    model_grader_refusal_error
-    answers 4xx                  judge_error    model_grader_server_error
-    answers prose, or another    parse_error    model_grader_parse_error
+    refuses                      judge_error         model_grader_refusal_error
+    answers 4xx                  judge_error         model_grader_server_error
+    answers prose, or another    grader_bad_reply    model_grader_parse_error
     JSON than it was asked for
-    does not answer in time      timeout        model_grader_server_error
-    cannot be reached, 5xx       infra_error    model_grader_server_error
+    does not answer in time      grader_timeout      model_grader_server_error
+    cannot be reached, 5xx       infra_error         model_grader_server_error
 
 All but the first two are tried again, tools.retries times, each within tools.timeout_s. A refused
 key, or an address that knows no such model, stops the stage. Tokens are counted, those of tries
@@ -73,7 +73,7 @@ class Verdict(Generic[T]):
     """What the judge said, or why there is nothing; and what was suspicious in what it read."""
 
     result: T | Unscored
-    words: str = ""
+    explanation: str = ""
     evidence: tuple[str, ...] = ()
 
 
@@ -90,7 +90,7 @@ class _Sent:
             return value
         neutral = neutralize(value)
         self.quotes = True
-        self.evidence += [f"{place.text}: {secrets.redact(said)}" for said in neutral.evidence]
+        self.evidence += [f"{place.text}: {secrets.redact(suspicion)}" for suspicion in neutral.evidence]
         return neutral.block
 
 
@@ -105,7 +105,7 @@ class Judge(Generic[T]):
     ) -> None:
         """Raises ConfigError without an address, or with one that is none."""
         self._settings, self._section, self._read = settings, section, read
-        self._limits = Limits.of(section)
+        self._limits = Limits.from_params(section)
         self._url = f"{address(settings.name).rstrip('/')}/chat/completions"
         self._headers = _authorization()
         self._input = [(message.role, Template.read(message.content)) for message in settings.input]
@@ -142,13 +142,13 @@ class Judge(Generic[T]):
             found, _ = await retrying(self._limits, f"{context.trace_id} judge {self._settings.name}", once)
         except NoReply as failure:
             return Verdict(self._failed(failure), evidence=tuple(sent.evidence))
-        return Verdict(found.result, found.words, tuple(sent.evidence))
+        return Verdict(found.result, found.explanation, tuple(sent.evidence))
 
     def _failed(self, failure: NoReply) -> Unscored:
-        said = f"judge {self._settings.model}: {failure}"
+        message = f"judge {self._settings.model}: {failure}"
         if failure.malformed:
-            return Unscored(GradeStatus.parse_error, said, (UNREADABLE,))
-        return Unscored(GradeStatus.timeout if failure.late else GradeStatus.infra_error, said, (SERVER,))
+            return Unscored(GradeStatus.grader_bad_reply, message, (UNREADABLE,))
+        return Unscored(GradeStatus.grader_timeout if failure.late else GradeStatus.infra_error, message, (SERVER,))
 
     # -- one try -----------------------------------------------------------------------------------
     async def _post(self, payload: bytes) -> tuple[int, bytes]:
@@ -185,8 +185,8 @@ class Judge(Generic[T]):
         message, finish = _choice(value, body)
         refusal = message.get("refusal")
         if refusal or finish == "content_filter":
-            said = clip(str(refusal or "its server filtered the content").encode("utf-8", "replace"))
-            return Verdict(Unscored(GradeStatus.judge_error, f"judge {model} refused: {said}", (REFUSED,)))
+            shown = clip(str(refusal or "its server filtered the content").encode("utf-8", "replace"))
+            return Verdict(Unscored(GradeStatus.judge_error, f"judge {model} refused: {shown}", (REFUSED,)))
         content = message.get("content")
         if not isinstance(content, str):
             raise Malformed(f"the judge's message has no text: {clip(body)}")
@@ -257,21 +257,21 @@ def _choice(value: Any, body: bytes) -> tuple[dict[str, Any], Any]:
 
 
 def _object(content: str) -> dict[str, Any]:
-    said = clip(content.encode("utf-8", "replace"))
+    shown = clip(content.encode("utf-8", "replace"))
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
-        raise Malformed(f"the judge's answer is not JSON: {said}") from None
+        raise Malformed(f"the judge's answer is not JSON: {shown}") from None
     if not isinstance(value, dict) or "result" not in value:
-        raise Malformed(f"the judge's answer has no 'result': {said}")
+        raise Malformed(f"the judge's answer has no 'result': {shown}")
     return value
 
 
 def _steps(value: Any) -> str:
     """Join what the judge concluded, for people."""
     steps = value if isinstance(value, list) else []
-    said = [str(step.get("conclusion", "")) for step in steps if isinstance(step, dict)]
-    return clip("; ".join(filter(None, said)).encode("utf-8", "replace"), 500)
+    conclusions = [str(step.get("conclusion", "")) for step in steps if isinstance(step, dict)]
+    return clip("; ".join(filter(None, conclusions)).encode("utf-8", "replace"), 500)
 
 
 def _usage(value: Any) -> TokenUsage:

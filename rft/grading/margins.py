@@ -99,7 +99,8 @@ def check_source(settings: config.Params, source: HackSource, folder: Path) -> N
     if settings.gate.require_hack_source and not source.is_measured:
         raise UserError(
             "params.yaml: gate.require_hack_source = true, and the gate would reject the challenger whatever it "
-            f"does: {folder}: {source.words}; or set gate.require_hack_source: false. No rollout was made yet, and the "
+            f"does: {folder}: {source.description}; or set gate.require_hack_source: false. "
+            "No rollout was made yet, and the "
             "finished stages are kept."
         )
 

@@ -60,11 +60,13 @@ class ModelGrader:
             return Unscored(found.status, found.explanation, found.flags, verdict.evidence)
         if isinstance(self._settings, LabelModel):
             score = float(found in self._settings.passing_labels)
-            words = f"{found}: {verdict.words}" if verdict.words else str(found)
+            explanation = f"{found}: {verdict.explanation}" if verdict.explanation else str(found)
         else:
             score = min(max(float(found), self.scale.low), self.scale.high)
-            words = verdict.words if score == found else f"clipped from {found:g}. {verdict.words}"
-        return Scored(score, solved=score >= self.scale.pass_threshold, explanation=words, evidence=verdict.evidence)
+            explanation = verdict.explanation if score == found else f"clipped from {found:g}. {verdict.explanation}"
+        return Scored(
+            score, solved=score >= self.scale.pass_threshold, explanation=explanation, evidence=verdict.evidence
+        )
 
     def _label(self, value: Any) -> str:
         assert isinstance(self._settings, LabelModel)

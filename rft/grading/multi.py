@@ -5,7 +5,7 @@
                          else be counted as the policy's fault
     one names a hack     the whole is that hack
     one could not read   that part has its lowest score, and the formula decides; if none could, the
-    the answer           whole is a policy_error with the lowest score, whatever the formula says
+    the answer           whole is an unjudgeable_answer: the lowest score, whatever the formula says
     no value             the formula divides by zero or is not finite: no score
     the gate is shut     a part that `gate` names did not pass: the lowest score, and the other
                          parts are not asked. So style or a judge's praise pays only for work that
@@ -32,7 +32,12 @@ from rft.types import OUTCOME, Example, Grade, GradeStatus, RolloutContext, Scor
 from rft.wire.contract import Malformed
 
 FORMULA = "formula_parse_error"
-WORST_FIRST = (GradeStatus.infra_error, GradeStatus.timeout, GradeStatus.judge_error, GradeStatus.parse_error)
+WORST_FIRST = (
+    GradeStatus.infra_error,
+    GradeStatus.grader_timeout,
+    GradeStatus.judge_error,
+    GradeStatus.grader_bad_reply,
+)
 """Which reason the whole has if its parts have several: what a pause may mend comes first."""
 
 
@@ -79,9 +84,9 @@ class MultiGrader:
         return self._joined(grades, shut)
 
     def _joined(self, grades: Mapping[str, Grade], shut: Sequence[str]) -> Grade:
-        words = "; ".join(f"{key}: {grade.explanation}" for key, grade in grades.items() if grade.explanation)
+        explanations = "; ".join(f"{key}: {grade.explanation}" for key, grade in grades.items() if grade.explanation)
         flags = tuple(dict.fromkeys(flag for grade in grades.values() for flag in grade.flags))
-        evidence = tuple(f"{key}: {said}" for key, grade in grades.items() for said in grade.evidence)
+        evidence = tuple(f"{key}: {suspicion}" for key, grade in grades.items() for suspicion in grade.evidence)
         hacks = [key for key, grade in grades.items() if grade.status is GradeStatus.hack]
         if hacks:
             reason = f"{hacks[0]}: {grades[hacks[0]].explanation}"
@@ -95,21 +100,21 @@ class MultiGrader:
                 scores[key] = grade.score
         if failed:
             status = min(failed.values(), key=lambda grade: WORST_FIRST.index(grade.status)).status
-            words = "; ".join(f"{key}: {grade.explanation}" for key, grade in failed.items())
-            return Unscored(status, words, flags, evidence)
-        unread = all(grade.status is GradeStatus.policy_error for grade in grades.values())
-        status = GradeStatus.policy_error if unread else GradeStatus.ok
+            explanations = "; ".join(f"{key}: {grade.explanation}" for key, grade in failed.items())
+            return Unscored(status, explanations, flags, evidence)
+        unread = all(grade.status is GradeStatus.unjudgeable_answer for grade in grades.values())
+        status = GradeStatus.unjudgeable_answer if unread else GradeStatus.ok
         if self._settings.gate:
             scores[OUTCOME] = self.scale.low if shut else self.scale.high
         if shut or unread:
-            said = "; ".join(filter(None, [f"did not pass {', '.join(shut)}" if shut else "", words]))
-            return Scored(self.scale.low, status, False, scores, said, flags, evidence)
+            explanation = "; ".join(filter(None, [f"did not pass {', '.join(shut)}" if shut else "", explanations]))
+            return Scored(self.scale.low, status, False, scores, explanation, flags, evidence)
         try:
             score = within(self._formula.value(scores), self.scale, self._settings.declares_range)
         except (Undefined, Malformed) as error:
-            said = f"grader: {self._settings.name}: calculate_output gives {error} of {_listed(scores)}"
-            return Unscored(GradeStatus.parse_error, said, (*flags, FORMULA), evidence)
-        return Scored(score, status, score >= self.scale.pass_threshold, scores, words, flags, evidence)
+            problem = f"grader: {self._settings.name}: calculate_output gives {error} of {_listed(scores)}"
+            return Unscored(GradeStatus.grader_bad_reply, problem, (*flags, FORMULA), evidence)
+        return Scored(score, status, score >= self.scale.pass_threshold, scores, explanations, flags, evidence)
 
 
 def _listed(scores: Mapping[str, float]) -> str:

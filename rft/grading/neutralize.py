@@ -273,7 +273,7 @@ class _Reading:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, text: str) -> _Reading:
+    def from_text(cls, text: str) -> _Reading:
         text, starts, ends = _without_codes(text)
         if not text.isascii():
             letters, places = np.unique(_codes(text), return_inverse=True)
@@ -325,7 +325,7 @@ def _read(letter: str) -> str:
 
 
 def _defused(text: str) -> tuple[str, list[str]]:
-    reading = _Reading.of(text)
+    reading = _Reading.from_text(text)
     plain = reading.letters
     if _SAYS_NOTHING.fullmatch(plain) or _LEAD_IN.fullmatch(plain):
         return NO_ANSWER, [f"no answer: {_quoted(text)}"] if text.strip() else []

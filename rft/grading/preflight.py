@@ -34,7 +34,7 @@ A row need not have a target. Probes, and exploits that use only {note} and {res
 all examples, the others on those with a target. If no example has one, "targets: not measured" is
 no failure, and exploits that need one are listed as not played.
 
-A tool that tells the target, whatever it is asked, is refused as well (rft/grading/giveaway.py).
+A tool that tells the target, whatever it is asked, is refused as well (rft/grading/target_leak.py).
 
 `rft exploits` prints the table; `check` refuses a leaking grader before anything is trained on it.
 """
@@ -53,10 +53,10 @@ from typing import Any
 from rft import commands, config, recipe, rows
 from rft.chat import renderer as chat
 from rft.errors import InfrastructureError, UserError
-from rft.grading import giveaway
-from rft.grading.giveaway import Giveaway
+from rft.grading import target_leak
 from rft.grading.grader import FORM_REMEDY, Grader, grader_of
 from rft.grading.scripted import fill, placeholders, values_of
+from rft.grading.target_leak import TargetLeak
 from rft.recipe import Exploit, Recipe
 from rft.reports import HackSource
 from rft.scale import Scale
@@ -106,7 +106,7 @@ class ExploitResult:
         return self.mean_score > self.limit + ROUNDING
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         return f"{self.name!r} ({self.kind}) scores {self.mean_score:.3f}, above its limit {self.limit:.3f}"
 
 
@@ -125,9 +125,9 @@ class Preflight:
     limit_is: str = ""
     """Where the limit of an exploit that starts from nothing comes from."""
     hack_source: HackSource = field(default_factory=HackSource)
-    gives_away: tuple[Giveaway, ...] = ()
+    target_leaks: tuple[TargetLeak, ...] = ()
     """Tools that tell the target, whatever they are asked."""
-    target_said: str = ""
+    target_explanation: str = ""
     """The grader's explanation for the target with the lowest score."""
 
     @property
@@ -136,7 +136,7 @@ class Preflight:
         return self.target_score is None or self.target_score >= self.pass_threshold
 
     @property
-    def targets_in_words(self) -> str:
+    def targets_description(self) -> str:
         if self.target_score is None:
             return "targets: not measured"
         verdict = "pass" if self.targets_pass else f"REFUSED: {self.targets_expected}"
@@ -147,12 +147,12 @@ class Preflight:
 
     @property
     def targets_expected(self) -> str:
-        said = f" (the grader said '{clip(self.target_said.encode())}')" if self.target_said else ""
-        return f"expected at least {self.pass_threshold:g}{said}"
+        text = f" (the grader said '{clip(self.target_explanation.encode())}')" if self.target_explanation else ""
+        return f"expected at least {self.pass_threshold:g}{text}"
 
     @property
     def remedy(self) -> str:
-        """Explain the numbers of `ExploitResult.in_words`, and what to do about an accepted
+        """Explain the numbers of `ExploitResult.description`, and what to do about an accepted
         exploit."""
         has_hit = any(exploit.honest is not None for exploit in self.exploits)
         hit = "; where it starts from a hit, what that hit earns alone" if has_hit else ""
@@ -162,8 +162,8 @@ class Preflight:
         )
 
     @property
-    def hacks_in_words(self) -> str:
-        return f"hacks: {'' if self.hack_source.is_measured else 'not measured: '}{self.hack_source.words}"
+    def hacks_description(self) -> str:
+        return f"hacks: {'' if self.hack_source.is_measured else 'not measured: '}{self.hack_source.description}"
 
     @property
     def accepted(self) -> list[ExploitResult]:
@@ -209,16 +209,16 @@ def check(params: config.Params, num_examples: int | None = None) -> Preflight:
     tool gives targets away."""
     loaded = recipe.load(params.recipe, params.examples.keys)
     result = preflight(params, loaded, num_examples)
-    problems = [f"exploit {exploit.in_words}" for exploit in result.accepted]
+    problems = [f"exploit {exploit.description}" for exploit in result.accepted]
     if not result.targets_pass:
         problems.append(f"a target itself scores only {result.target_score:.3f}, {result.targets_expected}")
-    if result.gives_away:
-        said = "; ".join(found.in_words for found in result.gives_away)
-        raise UserError(f"{loaded.folder}: {said}. {giveaway.remedy(result.gives_away)}")
+    if result.target_leaks:
+        text = "; ".join(found.description for found in result.target_leaks)
+        raise UserError(f"{loaded.folder}: {text}. {target_leak.remedy(result.target_leaks)}")
     if problems:
-        said = "; ".join(problems)
+        text = "; ".join(problems)
         raise UserError(
-            f"{loaded.folder}: the grader must not be trained on: {said}. {result.remedy} See all with: "
+            f"{loaded.folder}: the grader must not be trained on: {text}. {result.remedy} See all with: "
             f"{commands.command('exploits')}"
         )
     return result
@@ -269,21 +269,21 @@ class _Stage:
                 results.append(_result(exploit.name, exploit.kind, grades, scale, start))
         targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
         # the doctor, which spares tools, has a check of its own for them
-        gives_away = [] if self._spare else await giveaway.find(self._recipe, self._examples, self._tools)
+        target_leaks = [] if self._spare else await target_leak.find(self._recipe, self._examples, self._tools)
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
         return Preflight(
             exploits=results,
             pass_threshold=scale.pass_threshold,
-            limit_is=scale.exploit_limit_in_words,
+            limit_is=scale.exploit_limit_description,
             target_score=None if worst is None else _score(worst),
-            target_said="" if worst is None else worst.explanation,
+            target_explanation="" if worst is None else worst.explanation,
             hack_source=HackSource(
                 declared=self._recipe.grader.reports_hacks,
                 flagged=[exploit.name for exploit in own if exploit.hacks],
                 tried=len(own),
             ),
-            gives_away=tuple(gives_away),
+            target_leaks=tuple(target_leaks),
             num_targets=len(targets),
             num_examples=len(self._plays),
             not_played=tuple(not_played),
@@ -367,7 +367,7 @@ class _Stage:
 
     def _context(self, example: Example) -> RolloutContext:
         """Make a context with a new trace id: exploit names and rows of a data set may repeat."""
-        return RolloutContext(self._traces.of(f"preflight {next(self._numbers)}", 0), example)
+        return RolloutContext(self._traces.trace_id(f"preflight {next(self._numbers)}", 0), example)
 
     async def _grade(
         self, name: str, context: RolloutContext, turns: Sequence[Turn], stop: StopReason = StopReason.completed

@@ -5,9 +5,9 @@ grade is a new process in a new workspace (rft/sandbox/), and nothing of one gra
 next: no file, no process, no variable. rft/grading/python_inside.py is what runs there.
 
     a number                     the score, within `range`
-    anything else, or NaN        parse_error
+    anything else, or NaN        grader_bad_reply
     it raises, or is killed      infra_error: for its memory, its processor time, too long a print
-    no answer in two minutes     timeout
+    no answer in two minutes     grader_timeout
     no sandbox can be made       infra_error
 
 None but the first is a score. The flag is `python_grader_runtime_error` where the source is to
@@ -98,7 +98,7 @@ class PythonGrader:
     def _read(self, outcome: Outcome) -> Grade:
         printed = redact(outcome.stderr.decode("utf-8", "replace")).strip()[-_LAST_WORDS:]
         if outcome.timed_out:
-            return self._without(GradeStatus.timeout, f"no verdict within {self._limits.wall_s:g} s", printed)
+            return self._without(GradeStatus.grader_timeout, f"no verdict within {self._limits.wall_s:g} s", printed)
         if outcome.oom:
             memory = f"{self._limits.memory_bytes / 2**30:g} GiB"
             return self._without(GradeStatus.infra_error, f"used more memory than {memory}", printed)
@@ -110,21 +110,21 @@ class PythonGrader:
                 try:
                     score = within(number, self.scale, self._settings.declares_range)
                 except Malformed as error:
-                    return self._without(GradeStatus.parse_error, str(error), printed)
+                    return self._without(GradeStatus.grader_bad_reply, str(error), printed)
                 return passed(self._settings, score, printed)
             case {"no_number": str(what)}:
-                said = f"returned {redact(what)}, expected a number: return float(...)"
-                return self._without(GradeStatus.parse_error, said, printed)
+                problem = f"returned {redact(what)}, expected a number: return float(...)"
+                return self._without(GradeStatus.grader_bad_reply, problem, printed)
             case {"raised": str(what)}:
                 return self._without(GradeStatus.infra_error, redact(what), printed)
             case None:
                 return self._without(GradeStatus.infra_error, f"ended with exit code {outcome.returncode}", printed)
             case _:
-                return self._without(GradeStatus.parse_error, "wrote something that is no verdict", printed)
+                return self._without(GradeStatus.grader_bad_reply, "wrote something that is no verdict", printed)
 
     def _without(self, status: Any, why: str, printed: str) -> Unscored:
-        words = f"grader: {self._settings.name}: {why}" + (f". It printed: {printed}" if printed else "")
-        return Unscored(status, words, (RUNTIME,))
+        message = f"grader: {self._settings.name}: {why}" + (f". It printed: {printed}" if printed else "")
+        return Unscored(status, message, (RUNTIME,))
 
 
 def _verdict(written: bytes) -> Any:
@@ -151,4 +151,4 @@ async def _warn(name: str, allow_weaker: bool) -> None:
     missing = (await probe.machine()).info.missing()
     if allow_weaker and missing:
         what = "; ".join(f"{guarantee.name}: {guarantee.why}" for guarantee in missing)
-        progress.say("grader", f"WARNING: {name} runs in a weaker sandbox, as tools.weaker_sandbox says. {what}")
+        progress.print_line("grader", f"WARNING: {name} runs in a weaker sandbox, as tools.weaker_sandbox says. {what}")

@@ -53,7 +53,7 @@ def graded(source: str, body: dict[str, Any]) -> dict[str, Any]:
         exec(code, module.__dict__)
         value = module.__dict__["grade"](body["sample"], body["item"])
     except BaseException as error:  # SystemExit too: it is no verdict
-        return {"raised": _said(error)}
+        return {"raised": _describe(error)}
     return _read(value)
 
 
@@ -76,11 +76,11 @@ def _shown(value: Any) -> str:
     return f"{name}, {value!r:.200}" if type(value) in (str, bytes, bool, type(None)) else name
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Name the error, and the line of the source."""
-    words = "".join(traceback.format_exception_only(error)).strip()[-_LONGEST:]
+    text = "".join(traceback.format_exception_only(error)).strip()[-_LONGEST:]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == SOURCE]
-    return f"{words} (line {lines[-1]})" if lines else words
+    return f"{text} (line {lines[-1]})" if lines else text
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def passed(settings: Grader, score: float, explanation: str) -> Scored:
 
 def without(settings: Grader, missing: Missing) -> Grade:
     """Make the grade of a rollout or row that lacks what a template names."""
-    said = f"{settings.name}: {missing}"
+    problem = f"{settings.name}: {missing}"
     if missing.in_sample:
         flags = (INVALID_VARIABLE, SAMPLE_UNREADABLE)
-        return Scored(settings.scale.low, GradeStatus.policy_error, explanation=said, flags=flags)
-    return Unscored(GradeStatus.parse_error, f"grader: {said}", flags=(INVALID_VARIABLE,))
+        return Scored(settings.scale.low, GradeStatus.unjudgeable_answer, explanation=problem, flags=flags)
+    return Unscored(GradeStatus.grader_bad_reply, f"grader: {problem}", flags=(INVALID_VARIABLE,))

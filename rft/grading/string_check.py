@@ -20,10 +20,10 @@ from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, T
 from rft.wire.contract import clip
 
 OPERATIONS: dict[str, Callable[[str, str], bool]] = {
-    "eq": lambda said, reference: said == reference,
-    "ne": lambda said, reference: said != reference,
-    "like": lambda said, reference: reference in said,
-    "ilike": lambda said, reference: reference.casefold() in said.casefold(),
+    "eq": lambda text, reference: text == reference,
+    "ne": lambda text, reference: text != reference,
+    "like": lambda text, reference: reference in text,
+    "ilike": lambda text, reference: reference.casefold() in text.casefold(),
 }
 _CONTAINS = ("like", "ilike")
 
@@ -41,16 +41,16 @@ class StringChecker:
     ) -> Grade:
         scope = scope_of(turns, stop_reason, context)
         try:
-            said, reference = self._input.render(scope), self._reference.render(scope)
+            text, reference = self._input.render(scope), self._reference.render(scope)
         except Missing as missing:
             return without(self._settings, missing)
         operation = self._settings.operation
         if operation in _CONTAINS and not reference:
             why = f"grader: {self._settings.name}: the reference is empty, and every text contains that"
-            return Unscored(GradeStatus.parse_error, why, flags=("other_error",))
-        holds = OPERATIONS[operation](said, reference)
-        words = f"{operation}: {_shown(said)} and {_shown(reference)}"
-        return passed(self._settings, float(holds), words if holds else f"not {words}")
+            return Unscored(GradeStatus.grader_bad_reply, why, flags=("other_error",))
+        holds = OPERATIONS[operation](text, reference)
+        comparison = f"{operation}: {_shown(text)} and {_shown(reference)}"
+        return passed(self._settings, float(holds), comparison if holds else f"not {comparison}")
 
 
 def _shown(text: str) -> str:

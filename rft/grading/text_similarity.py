@@ -54,24 +54,26 @@ class TextComparer:
     ) -> Grade:
         settings, scope = self._settings, scope_of(turns, stop_reason, context)
         try:
-            said, reference = self._input.render(scope), self._reference.render(scope)
+            text, reference = self._input.render(scope), self._reference.render(scope)
         except Missing as missing:
             return without(settings, missing)
         if len(reference) > self._limit:
             return self._unscored(f"the reference has {len(reference):,} characters, more than {self._limit:,}")
-        if len(said) > self._limit:
-            why = f"{settings.name}: the text has {len(said):,} characters, more than {self._limit:,}"
-            return Scored(self.scale.low, GradeStatus.policy_error, explanation=why, flags=("sample_parse_error",))
+        if len(text) > self._limit:
+            why = f"{settings.name}: the text has {len(text):,} characters, more than {self._limit:,}"
+            return Scored(
+                self.scale.low, GradeStatus.unjudgeable_answer, explanation=why, flags=("sample_parse_error",)
+            )
         if not reference.strip():
             return self._unscored("the reference is empty")
         try:
-            score = await asyncio.to_thread(self._metric, said, reference)
+            score = await asyncio.to_thread(self._metric, text, reference)
         except _NoWords as error:
             return self._unscored(str(error))
         return passed(settings, score, f"{settings.evaluation_metric} {score:.4g}")
 
     def _unscored(self, why: str) -> Unscored:
-        return Unscored(GradeStatus.parse_error, f"grader: {self._settings.name}: {why}", flags=("other_error",))
+        return Unscored(GradeStatus.grader_bad_reply, f"grader: {self._settings.name}: {why}", flags=("other_error",))
 
 
 class _NoWords(ValueError):
@@ -92,7 +94,7 @@ def metric(name: str) -> Metric:
 def _fuzzy_match() -> Metric:
     from rapidfuzz import fuzz
 
-    return lambda said, reference: fuzz.ratio(said, reference) / 100
+    return lambda text, reference: fuzz.ratio(text, reference) / 100
 
 
 def _bleu() -> Metric:
@@ -100,8 +102,8 @@ def _bleu() -> Metric:
 
     words, smooth = _words(), SmoothingFunction().method3
 
-    def bleu(said: str, reference: str) -> float:
-        value: Any = sentence_bleu([words(reference)], words(said), smoothing_function=smooth, auto_reweigh=True)
+    def bleu(text: str, reference: str) -> float:
+        value: Any = sentence_bleu([words(reference)], words(text), smoothing_function=smooth, auto_reweigh=True)
         return float(value)
 
     return bleu
@@ -111,7 +113,7 @@ def _gleu() -> Metric:
     from nltk.translate.gleu_score import sentence_gleu
 
     words = _words()
-    return lambda said, reference: float(sentence_gleu([words(reference)], words(said)))
+    return lambda text, reference: float(sentence_gleu([words(reference)], words(text)))
 
 
 def _meteor() -> Metric:
@@ -126,7 +128,7 @@ def _meteor() -> Metric:
             "python -m nltk.downloader wordnet"
         ) from None
     words = _words()
-    return lambda said, reference: float(meteor_score([words(reference)], words(said)))
+    return lambda text, reference: float(meteor_score([words(reference)], words(text)))
 
 
 def _words() -> Callable[[str], list[str]]:
@@ -140,10 +142,10 @@ def _rouge(size: int) -> Metric:
 
     tokens, scorer = _rouge_words(), RougeScorer([f"rouge{size}"], use_stemmer=False)
 
-    def rouge(said: str, reference: str) -> float:
+    def rouge(text: str, reference: str) -> float:
         if not _has_runs(tokens(reference), size):
             raise _NoWords(f"the reference has fewer than {size} words of a-z and 0-9, which are all that rouge knows")
-        return float(scorer.score(reference, said)[f"rouge{size}"].fmeasure)
+        return float(scorer.score(reference, text)[f"rouge{size}"].fmeasure)
 
     return rouge
 
@@ -156,8 +158,8 @@ def _rouge_l() -> Metric:
 
     tokens = _rouge_words()
 
-    def rouge(said: str, reference: str) -> float:
-        spoken, wanted = tokens(said), tokens(reference)
+    def rouge(text: str, reference: str) -> float:
+        spoken, wanted = tokens(text), tokens(reference)
         if not _has_runs(wanted, 1):
             raise _NoWords("the reference has no words of a-z and 0-9, which are all that rouge knows")
         if not spoken:

@@ -8,7 +8,7 @@ per token. So they are computed in tiles that stay on the chip:
     forward     a tile of logits is a product of a tile of tokens and a tile of vocabulary. A token
                 needs its maximum, the sum of exponentials and the sum for the entropy, carried from
                 tile to tile. 2 N V D operations; a few numbers per token go to memory.
-    backward    the tile is computed again and turned into its gradient, slope x (one if chosen -
+    backward    the tile is computed again and becomes its gradient, grad_logprob x (one if chosen -
                 probability). A slab of the vocabulary, some thousand columns wide, is kept in 16
                 bits during two plain matrix products: slab.T @ hidden is that slab's whole weight
                 gradient; slab @ weight is added to the gradient of the hidden states.

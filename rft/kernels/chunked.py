@@ -10,7 +10,7 @@ vocabulary, for all tokens.
                 of the weight's rows under softmax: the gradient is the chosen row less that mean,
                 and the backward need not come here again.
     backward    nothing but for the weight's own gradient: slab.T @ hidden, with the slab computed
-                again, because the slopes are known only now. Of the forward's slabs, as many as are
+                again, because grad_logprob_N comes only now. Of the forward's slabs, as many as are
                 one chunk are kept for this.
 
 So a frozen head takes 4 N V D operations, as plain torch does, and one that learns 8 less the share
@@ -83,8 +83,8 @@ class _Head:
         logits_CS = self.product(hidden_CD, self.weight_VD[slab]).float()
         return logits_CS if self.temperature == 1.0 else logits_CS.div_(self.temperature)
 
-    def logits_turned(self, hidden_CD: torch.Tensor, slab: slice) -> torch.Tensor:
-        """Return them S x C. Its product with the hidden states then needs no turned copy."""
+    def logits_transposed(self, hidden_CD: torch.Tensor, slab: slice) -> torch.Tensor:
+        """Return them S x C. Its product with the hidden states then needs no transposed copy."""
         logits_SC = self.product(self.weight_VD[slab], hidden_CD).float()
         return logits_SC if self.temperature == 1.0 else logits_SC.div_(self.temperature)
 
@@ -103,7 +103,7 @@ class _Softmax:
     highest_C: torch.Tensor
     sum_C: torch.Tensor
     """Of the exponentials of what logits are below `highest`."""
-    fall_C: torch.Tensor
+    weighted_below_C: torch.Tensor
     """Of these times how far they are below: for the entropy."""
     chosen_C: torch.Tensor
     """The chosen id's logit, once its slab was there."""
@@ -111,7 +111,7 @@ class _Softmax:
     """Of the weight's rows, times `sum`."""
 
     @classmethod
-    def of(cls, hidden_CD: torch.Tensor, with_mean: bool) -> _Softmax:
+    def from_hidden(cls, hidden_CD: torch.Tensor, with_mean: bool) -> _Softmax:
         zero_C = hidden_CD.new_zeros(len(hidden_CD), dtype=torch.float32)
         mean_CD = torch.zeros_like(hidden_CD, dtype=torch.float32) if with_mean else None
         return cls(torch.full_like(zero_C, LOWEST), zero_C, zero_C.clone(), zero_C.clone(), mean_CD)
@@ -121,17 +121,17 @@ class _Softmax:
         place_C, is_here_C = _places(ids_C, slab)
         self.chosen_C = torch.where(is_here_C, logits_CS.gather(1, place_C[:, None]).squeeze(1), self.chosen_C)
         highest_C = torch.maximum(self.highest_C, logits_CS.amax(1))
-        down_C = self.highest_C - highest_C
-        self.fall_C.addcmul_(down_C, self.sum_C).mul_(down_C.exp_())
-        self.sum_C.mul_(down_C)
+        rescale_C = self.highest_C - highest_C
+        self.weighted_below_C.addcmul_(rescale_C, self.sum_C).mul_(rescale_C.exp_())
+        self.sum_C.mul_(rescale_C)
         if self.mean_CD is not None:
-            self.mean_CD.mul_(down_C[:, None])
+            self.mean_CD.mul_(rescale_C[:, None])
         self.highest_C = highest_C
         for part in _spans(len(ids_C), PART // logits_CS.shape[1]):
             below_PS = logits_CS[part] - highest_C[part, None]
             exp_PS = torch.exp(below_PS, out=logits_CS[part])
             self.sum_C[part] += exp_PS.sum(1)
-            self.fall_C[part] += below_PS.mul_(exp_PS).sum(1)
+            self.weighted_below_C[part] += below_PS.mul_(exp_PS).sum(1)
 
 
 class _Logprobs(torch.autograd.Function):
@@ -148,12 +148,12 @@ class _Logprobs(torch.autograd.Function):
         by_onednn = onednn.serves(weight_VD) and hidden_ND.dtype == weight_VD.dtype
         head = _Head(weight_VD.detach(), temperature, by_onednn)
         weight_VD[:, 0].index_select(0, ids_N)  # an id outside the vocabulary is an error here
-        logprob_N, entropy_N, total_N = (hidden_ND.new_empty(len(ids_N), dtype=torch.float32) for _ in range(3))
+        logprob_N, entropy_N, lse_N = (hidden_ND.new_empty(len(ids_N), dtype=torch.float32) for _ in range(3))
         mean_ND = torch.empty_like(hidden_ND) if wants_hidden else None
         kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         room = CHUNK - SLAB if wants_weight else 0  # one more is at work
         for at in _spans(len(ids_N), TOKENS):
-            softmax = _Softmax.of(hidden_ND[at], wants_hidden)
+            softmax = _Softmax.from_hidden(hidden_ND[at], wants_hidden)
             for slab in head.slabs(len(ids_N[at])):
                 exp_CS = head.logits(hidden_ND[at], slab)
                 softmax.add(exp_CS, ids_N[at], slab)
@@ -163,12 +163,12 @@ class _Logprobs(torch.autograd.Function):
                     kept[at.start, slab.start] = exp_CS, softmax.highest_C
                 del exp_CS  # else it is there until the next one is
             log_C = softmax.sum_C.log()
-            total_N[at] = softmax.highest_C + log_C
-            logprob_N[at] = softmax.chosen_C - total_N[at]
-            entropy_N[at] = log_C - softmax.fall_C / softmax.sum_C
+            lse_N[at] = softmax.highest_C + log_C
+            logprob_N[at] = softmax.chosen_C - lse_N[at]
+            entropy_N[at] = log_C - softmax.weighted_below_C / softmax.sum_C
             if mean_ND is not None and softmax.mean_CD is not None:
                 mean_ND[at] = softmax.mean_CD.div_(softmax.sum_C[:, None])
-        ctx.save_for_backward(hidden_ND if wants_weight else None, weight_VD, ids_N, total_N, mean_ND)
+        ctx.save_for_backward(hidden_ND if wants_weight else None, weight_VD, ids_N, lse_N, mean_ND)
         ctx.temperature, ctx.by_onednn, ctx.in_place, ctx.kept = temperature, by_onednn, in_place, kept
         ctx.mark_non_differentiable(entropy_N)
         return logprob_N, entropy_N
@@ -176,51 +176,53 @@ class _Logprobs(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
-        hidden_ND, weight_VD, ids_N, total_N, mean_ND = ctx.saved_tensors
-        slope_N = grads[0] / ctx.temperature
+        hidden_ND, weight_VD, ids_N, lse_N, mean_ND = ctx.saved_tensors
+        grad_logprob_N = grads[0] / ctx.temperature
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
-        for_hidden = for_weight = None
+        grad_hidden_ND = returned_grad_VD = None
         if wants_weight:
-            into_VD = weight_VD.grad if ctx.in_place and weight_VD.grad is not None else torch.zeros_like(weight_VD)
+            grad_weight_VD = (
+                weight_VD.grad if ctx.in_place and weight_VD.grad is not None else torch.zeros_like(weight_VD)
+            )
             if ctx.in_place:
-                weight_VD.grad = into_VD
+                weight_VD.grad = grad_weight_VD
             else:
-                for_weight = into_VD
+                returned_grad_VD = grad_weight_VD
             head = _Head(weight_VD.detach(), ctx.temperature, ctx.by_onednn)
-            _add_weight_gradient(into_VD, head, hidden_ND, ids_N, total_N, slope_N, ctx.kept)
+            _add_weight_gradient(grad_weight_VD, head, hidden_ND, ids_N, lse_N, grad_logprob_N, ctx.kept)
         if wants_hidden:
-            for_hidden = weight_VD.index_select(0, ids_N).sub_(mean_ND).mul_(slope_N[:, None])
-        return for_hidden, for_weight, None, None, None
+            grad_hidden_ND = weight_VD.index_select(0, ids_N).sub_(mean_ND).mul_(grad_logprob_N[:, None])
+        return grad_hidden_ND, returned_grad_VD, None, None, None
 
 
 @torch.no_grad()
 def _add_weight_gradient(
-    into_VD: torch.Tensor,
+    grad_weight_VD: torch.Tensor,
     head: _Head,
     hidden_ND: torch.Tensor,
     ids_N: torch.Tensor,
-    total_N: torch.Tensor,
-    slope_N: torch.Tensor,
+    lse_N: torch.Tensor,
+    grad_logprob_N: torch.Tensor,
     kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]],
 ) -> None:
-    """Add slope x (one if chosen - probability), times the hidden states. What is kept is used up;
+    """Add grad_logprob_N x (one if chosen - probability) x hidden states. What is kept is used up;
     another backward computes it again."""
     for at in _spans(len(ids_N), TOKENS):
-        hidden_CD, slope_C = hidden_ND[at], slope_N[at]
-        for slab in head.slabs(len(slope_C)):
+        hidden_CD, grad_logprob_C = hidden_ND[at], grad_logprob_N[at]
+        for slab in head.slabs(len(grad_logprob_C)):
             if (found := kept.pop((at.start, slab.start), None)) is not None:
                 exp_CS, highest_C = found
-                scale_C = (highest_C - total_N[at]).exp_().mul_(-slope_C)
-                pull_SC = exp_CS.mul_(scale_C[:, None]).t()
+                scale_C = (highest_C - lse_N[at]).exp_().mul_(-grad_logprob_C)
+                grad_logits_SC = exp_CS.mul_(scale_C[:, None]).t()
                 del exp_CS, found
             else:
-                pull_SC = head.logits_turned(hidden_CD, slab)
-                for part in _spans(len(pull_SC), PART // len(slope_C)):
-                    pull_SC[part].sub_(total_N[at]).exp_().mul_(-slope_C)
+                grad_logits_SC = head.logits_transposed(hidden_CD, slab)
+                for part in _spans(len(grad_logits_SC), PART // len(grad_logprob_C)):
+                    grad_logits_SC[part].sub_(lse_N[at]).exp_().mul_(-grad_logprob_C)
             place_C, is_here_C = _places(ids_N[at], slab)
-            pull_SC.scatter_add_(0, place_C[None], torch.where(is_here_C, slope_C, 0.0)[None])
-            into_VD[slab] += head.product(pull_SC.to(into_VD.dtype), hidden_CD.t())
-            del pull_SC
+            grad_logits_SC.scatter_add_(0, place_C[None], torch.where(is_here_C, grad_logprob_C, 0.0)[None])
+            grad_weight_VD[slab] += head.product(grad_logits_SC.to(grad_weight_VD.dtype), hidden_CD.t())
+            del grad_logits_SC
 
 
 def _places(ids_C: torch.Tensor, slab: slice) -> tuple[torch.Tensor, torch.Tensor]:

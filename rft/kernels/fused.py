@@ -72,8 +72,8 @@ def _score(
     return results
 
 
-def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return gradients of the hidden states and of the weight, computed slab by slab. `slope_N`:
+def _gradients(ctx: Any, grad_logprob_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Compute gradients of hidden states and weight, slab by slab. `grad_logprob_N`:
     the loss's derivative to each log-probability."""
     hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors
     (N, D), V = hidden_ND.shape, len(weight_VD)
@@ -82,12 +82,12 @@ def _gradients(ctx: Any, slope_N: torch.Tensor) -> tuple[torch.Tensor | None, to
     tiles = tiles_on(hidden_ND)
     C = slab_width(N, V)
     slab_NC = hidden_ND.new_empty((N, C))
-    slope_N = slope_N / ctx.temperature
+    grad_logprob_N = grad_logprob_N / ctx.temperature
     for first in range(0, V, C):
         width = min(C, V - first)
         if N:
             KERNELS.slab_gradient[(_cdiv(N, tiles.n) * _cdiv(width, tiles.v),)](
-                hidden_ND, weight_VD, ids_N, lse_N, slope_N, slab_NC, N, V, D, C, first, width,
+                hidden_ND, weight_VD, ids_N, lse_N, grad_logprob_N, slab_NC, N, V, D, C, first, width,
                 LOG2_E / ctx.temperature, **_tile_arguments(hidden_ND, tiles),
             )  # fmt: skip
         gradient_NC = slab_NC[:, :width]
@@ -136,8 +136,8 @@ class _LinearLogprobs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope_N: torch.Tensor, _: Any):
-        return *_gradients(ctx, slope_N), None, None, None
+    def backward(ctx: Any, grad_logprob_N: torch.Tensor, _: Any):
+        return *_gradients(ctx, grad_logprob_N), None, None, None
 
 
 def linear_logprobs(

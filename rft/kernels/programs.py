@@ -155,11 +155,11 @@ def finish(
 
 @triton.jit
 def slab_gradient(
-    hidden, weight, ids_N, lse_N, slope_N, slab_NC, N, V, D, C, first_v, width, scale,
+    hidden, weight, ids_N, lse_N, grad_logprob_N, slab_NC, N, V, D, C, first_v, width, scale,
     TILE_N: tl.constexpr, TILE_V: tl.constexpr, TILE_D: tl.constexpr, EVEN_D: tl.constexpr, PRECISION: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Write slope x (one if chosen - probability) of `width` columns from `first_v` on into a slab
+    """Write grad_logprob x (one if chosen - p) of `width` columns from `first_v` on into a slab
     with rows C apart."""
     tile, column = swizzle(tl.program_id(0), tl.cdiv(N, TILE_N), tl.cdiv(width, TILE_V), GROUP)
     n = tile * TILE_N + tl.arange(0, TILE_N)
@@ -169,6 +169,6 @@ def slab_gradient(
     z_nv = product(hidden, weight, rows_n, tl.minimum(v, V - 1), D, TILE_N, TILE_V, TILE_D, EVEN_D, PRECISION) * scale
     p_nv = tl.exp2(z_nv - tl.load(lse_N + rows_n)[:, None])
     is_chosen = tl.load(ids_N + rows_n)[:, None] == v[None, :]
-    gradient_nv = tl.load(slope_N + rows_n)[:, None] * (tl.where(is_chosen, 1.0, 0.0) - p_nv)
+    gradient_nv = tl.load(grad_logprob_N + rows_n)[:, None] * (tl.where(is_chosen, 1.0, 0.0) - p_nv)
     slab_nc = slab_NC + n.to(tl.int64)[:, None] * C + c[None, :]
     tl.store(slab_nc, gradient_nv.to(slab_NC.dtype.element_ty), mask=(n[:, None] < N) & (c[None, :] < width))

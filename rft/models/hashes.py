@@ -5,9 +5,9 @@ folder are kept in `.rft/hashes`, each with the size and the times of its file. 
 changes one of them: the time of the last change of its description (ctime) cannot be set by hand.
 Hashes are streamed, so the largest file needs no memory.
 
-    of(folder, ...)   every file that belongs to a model, hashed
-    names(folder)     which files those are
-    sha256(place)     one hash of it all, for who trusts no memory
+    model_files(folder, ...)    every file that belongs to a model, hashed
+    names(folder)               which files those are
+    sha256(place)               one hash of it all, for who trusts no memory
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def _walk(folder: Path) -> Iterator[str]:
             yield (Path(place) / name).relative_to(folder).as_posix()
 
 
-def of(
-    folder: Path, wanted: Iterable[str], state: Path, say: Callable[[str], None] = lambda words: None
+def model_files(
+    folder: Path, wanted: Iterable[str], state: Path, report_line: Callable[[str], None] = lambda line: None
 ) -> dict[str, ModelFile]:
     """Hash these files of a folder. `state`: the clone's state folder, which keeps the hashes;
-    `say` is told of a file that takes a while."""
+    `report_line` is told of a file that takes a while."""
     folder = folder.resolve()
     kept_at = state / "hashes" / f"{hashlib.sha256(str(folder).encode()).hexdigest()[:32]}.json"
     kept, fresh = _kept(kept_at), dict[str, list[int | str]]()
@@ -51,7 +51,7 @@ def of(
         before = kept.get(name, [])
         if before[:-1] != stamp:
             if stamp[0] > 2**30:
-                say(f"hashing {name} ({stamp[0] / 2**30:.1f} GiB)")
+                report_line(f"hashing {name} ({stamp[0] / 2**30:.1f} GiB)")
             before = [*stamp, files.sha256(folder / name)]
             if _stamp(folder / name) != stamp:
                 before = [*stamp[:1], 0, 0, before[-1]]  # written to meanwhile: hashed again the next time

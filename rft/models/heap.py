@@ -83,8 +83,8 @@ def told(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one of the latter
-        words = str(error).casefold()
-        if not isinstance(error, MemoryError) and not any(one in words for one in _SPENT):
+        message = str(error).casefold()
+        if not isinstance(error, MemoryError) and not any(one in message for one in _SPENT):
             raise
         raise UserError(f"out of memory: {what}. {remedy}") from error
 

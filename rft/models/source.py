@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rft import commands, config, files, reports, shelves
+from rft import commands, config, files, reports, stage_files
 from rft.errors import ConfigError, UserError
 from rft.models import hashes, hub
 from rft.reports.model import Model, ModelFile, sha256_of
@@ -51,7 +51,7 @@ class Source:
     """Of the template: `policy.template_arguments`."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return self.name or str(self.folder)
 
 
@@ -65,7 +65,7 @@ class Resolved:
 
 # -- before the run --------------------------------------------------------------------------------
 def resolve(
-    section: config.Policy, root: Path, state: Path, say: Callable[[str], None] = lambda words: None
+    section: config.Policy, root: Path, state: Path, report_line: Callable[[str], None] = lambda line: None
 ) -> Resolved:
     """Find and hash what `policy.model` names. `root`: what a relative path starts from; `state`:
     the clone's state folder.
@@ -75,7 +75,7 @@ def resolve(
     """
     if section.model is None:
         return Resolved(Model(kind="served" if section.server is not None else "embedded"), None)
-    kind, folder, revision = place(section, root, say)
+    kind, folder, revision = place(section, root, report_line)
     gguf = Path(section.model).name if kind == "gguf" else None
     wanted = [gguf] if gguf else hashes.names(folder)
     if kind == "hub":
@@ -83,7 +83,7 @@ def resolve(
     if gguf is None:
         _assert_a_model(section.model, wanted)
         _assert_whole(section.model, folder, wanted)
-    found = hashes.of(folder, wanted, state, say)
+    found = hashes.model_files(folder, wanted, state, report_line)
     template = read_template(section, root)
     model = Model(
         kind=kind,
@@ -97,7 +97,7 @@ def resolve(
 
 
 def place(
-    section: config.Policy, root: Path, say: Callable[[str], None] = lambda words: None, weights: bool = True
+    section: config.Policy, root: Path, report_line: Callable[[str], None] = lambda line: None, weights: bool = True
 ) -> tuple[reports.ModelKind, Path, str | None]:
     """Find what `policy.model` names, without hashing it: its kind, its folder, its commit.
     `weights`: False to download the small files alone."""
@@ -123,7 +123,7 @@ def place(
         )
     commit = hub.commit(section.model, section.revision)
     if weights:
-        say(f"fetching {section.model} at {commit[:10]}, unless it is in the cache")
+        report_line(f"fetching {section.model} at {commit[:10]}, unless it is in the cache")
     return "hub", hub.fetch(section.model, commit, weights), commit
 
 
@@ -187,10 +187,10 @@ def _assert_gguf(path: Path) -> None:
 
 def write(resolved: Resolved, tree: Path) -> None:
     """Write data/model. It is written anew: a commit may hold that of another run."""
-    files.delete(tree / shelves.folder("model"))
-    reports.write(resolved.model, tree / shelves.path(Model))
+    files.delete(tree / stage_files.folder("model"))
+    reports.write(resolved.model, tree / stage_files.path(Model))
     if resolved.template is not None:
-        files.write_text(resolved.template, tree / shelves.folder("model") / TEMPLATE)
+        files.write_text(resolved.template, tree / stage_files.folder("model") / TEMPLATE)
 
 
 # -- in a stage ------------------------------------------------------------------------------------
@@ -199,12 +199,12 @@ def base(pointer: reports.PolicyReport, section: config.Policy, verify: bool = T
     that is not there, or whose bytes are not those that the run began with."""
     if pointer.kind != "given":
         return Source(Path(pointer.model), name=pointer.model)
-    if not shelves.path(Model).exists():
+    if not stage_files.path(Model).exists():
         return _of_old(pointer, section, verify)
-    found, told = given(section, verify), shelves.model()
+    found, told = given(section, verify), stage_files.model()
     if told.sha256 != pointer.sha256:
         raise UserError(
-            f"{shelves.path(Model)}: names a model with SHA-256 {told.sha256}, and data/policy points to "
+            f"{stage_files.path(Model)}: names a model with SHA-256 {told.sha256}, and data/policy points to "
             f"{pointer.sha256}. Run the stage again: {commands.stage('policy')}"
         )
     return found
@@ -223,15 +223,15 @@ def _of_old(pointer: reports.PolicyReport, section: config.Policy, verify: bool)
 
 def given(section: config.Policy, verify: bool = True) -> Source:
     """Find the given model of this run, by data/model/model.json, and verify its bytes."""
-    told = shelves.model()
+    told = stage_files.model()
     if told.model != section.model or section.model is None:
         raise UserError(
-            f"{shelves.path(Model)}: describes {told.model or 'no model'}, but policy.model = {section.model!r}. A run "
-            f"writes it; by hand: {commands.command('model', '--write')}"
+            f"{stage_files.path(Model)}: describes {told.model or 'no model'}, but policy.model = {section.model!r}. "
+            f"A run writes it; by hand: {commands.command('model', '--write')}"
         )
     template = None
     if told.chat_template is not None:
-        template = (shelves.folder("model") / TEMPLATE).read_text(encoding="utf-8")
+        template = (stage_files.folder("model") / TEMPLATE).read_text(encoding="utf-8")
         _assert_same(TEMPLATE, files.sha256_of_text(template), told.chat_template, "data/model")
     source = Source(_folder(told, section.model), _gguf(told), section.model, template, section.template_arguments)
     if verify and told.files:
@@ -256,14 +256,14 @@ def _gguf(told: Model) -> str | None:
 def _verify(source: Source, told: Model) -> None:
     here = [source.gguf] if source.gguf else hashes.names(source.folder)
     if missing := sorted(set(told.files) - {name for name in here if (source.folder / name).exists()}):
-        raise UserError(f"policy.model = {source.words!r}: {missing[0]} is gone since the run began. {_RESTART}, or "
-                        "put the file back.")  # fmt: skip
+        raise UserError(f"policy.model = {source.description!r}: {missing[0]} is gone since the run began. {_RESTART}, "
+                        "or put the file back.")  # fmt: skip
     if told.kind != "hub" and (more := sorted(set(here) - set(told.files))):
-        raise UserError(f"policy.model = {source.words!r}: {more[0]} was added since the run began. {_RESTART}, or "
-                        "remove the file.")  # fmt: skip
-    found: dict[str, ModelFile] = hashes.of(source.folder, told.files, files.state())
+        raise UserError(f"policy.model = {source.description!r}: {more[0]} was added since the run began. {_RESTART}, "
+                        "or remove the file.")  # fmt: skip
+    found: dict[str, ModelFile] = hashes.model_files(source.folder, told.files, files.state())
     for name, file in found.items():
-        _assert_same(name, file.sha256, told.files[name].sha256, source.words)
+        _assert_same(name, file.sha256, told.files[name].sha256, source.description)
 
 
 def _assert_same(what: str, found: str, named: str, where: str) -> None:

@@ -164,7 +164,7 @@ def _model_ends(source: Source) -> tuple[int, ...]:
 
 def _unloadable(source: Source, error: Exception) -> UserError:
     why = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-    what = f"policy.model = {source.words!r} cannot be loaded: {why}"
+    what = f"policy.model = {source.description!r} cannot be loaded: {why}"
     if source.gguf:
         remedy = "Name a whole GGUF file of an architecture that transformers reads, or a folder of safetensors."
     else:

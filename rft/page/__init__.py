@@ -1,7 +1,7 @@
 """A run on one page: what each stage found, with pictures, for the person who must approve it.
 
-`render(root, run)` reads the shelves under `root/data` and returns one HTML file: no script, no
-network (its own policy forbids both), light or dark by the reader's setting, readable on a phone
+`render(root, run)` reads the stages' files under `root/data` and returns one HTML file: no script,
+no network (its own policy forbids both), light or dark by the reader's setting, readable on a phone
 and on paper. What a run did not reach is left out: a run that stopped after drift has a short page.
 Nothing is computed here that a report says already.
 
@@ -29,8 +29,8 @@ promises.
 
     lineage, sections            an audit as its page reads it, and a section for each of its nodes
     graph, lanes, folding        its picture: drawn, where the boxes lie, and which are left out
-    drift_looks, drift_pictures  drift over time and on its scale
-    drift_style                  the style sheet that it adds
+    drift_comparisons            drift over time
+    drift_pictures, drift_style  drift on its scale; the style sheet that it adds
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from pathlib import Path
 
 from rft.page import checks, cost, detail, dialogues, drift, nearly, story, worse
 from rft.page.cost import Spent
-from rft.page.drift_looks import Look
+from rft.page.drift_comparisons import DriftComparison
 from rft.page.drift_style import DRIFT
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.markup import h, page
 from rft.page.style import STYLE
 
@@ -52,36 +52,36 @@ def render(
     run: Mapping[str, str],
     spent: Mapping[str, Spent] | None = None,
     opened: int | None = None,
-    looks: Sequence[Look] = (),
+    comparisons: Sequence[DriftComparison] = (),
 ) -> str:
     """`run` describes the run: `run`, `commit`, `recipe`, `dirty`, further facts in words, and
     `again`, the command that repeats it. `spent`: stage -> wall time. `opened`: the ledger's entry
-    that opened the test set, whose dialogues are shown then. `looks`: the drift of the last runs
+    that opened the test set, whose dialogues are shown then. `comparisons`: drift of the last runs
     and of this one.
 
     Raises UserError for a damaged report.
     """
-    shelves = Shelves.read(root, opened)
-    rollouts = dialogues.scored(shelves)
+    stage_files = StageFiles.read(root, opened)
+    rollouts = dialogues.scored(stage_files)
     body = [
-        story.header(shelves, run),
-        story.ladder(shelves),
-        story.arms(shelves),
-        checks.checks(shelves),
-        story.next_step(shelves, run),
-        dialogues.closed(shelves, run),
-        worse.worse(shelves, run, rollouts),
-        detail.untrained(shelves),
-        h("div", pictures, class_="grid") if (pictures := [*detail.pictures(shelves)]) else None,
-        *(drift.cards(shelves.drift, looks) if shelves.drift is not None else ()),
-        nearly.card_of(shelves),
-        detail.candidates(shelves),
-        dialogues.side_by_side(shelves, rollouts),
-        detail.stop_reasons(shelves),
-        cost.cost(shelves, spent or {}),
-        story.footer(shelves),
+        story.header(stage_files, run),
+        story.ladder(stage_files),
+        story.arms(stage_files),
+        checks.checks(stage_files),
+        story.next_step(stage_files, run),
+        dialogues.closed(stage_files, run),
+        worse.worse(stage_files, run, rollouts),
+        detail.untrained(stage_files),
+        h("div", pictures, class_="grid") if (pictures := [*detail.pictures(stage_files)]) else None,
+        *(drift.cards(stage_files.drift, comparisons) if stage_files.drift is not None else ()),
+        nearly.card_of(stage_files),
+        detail.candidates(stage_files),
+        dialogues.side_by_side(stage_files, rollouts),
+        detail.stop_reasons(stage_files),
+        cost.cost(stage_files, spent or {}),
+        story.footer(stage_files),
     ]
-    return page(f"{story.verdict(shelves)[0]}: run {run.get('run', '')}", STYLE + DRIFT, body)
+    return page(f"{story.verdict(stage_files)[0]}: run {run.get('run', '')}", STYLE + DRIFT, body)
 
 
-__all__ = ["Look", "Spent", "render"]
+__all__ = ["DriftComparison", "Spent", "render"]

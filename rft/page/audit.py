@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from rft.formatting import counted
 from rft.page import graph
 from rft.page.folding import Folded, fold
 from rft.page.lineage import SIGNS, TONES, Lineage, full_stop, hashes, sign
@@ -26,7 +27,6 @@ from rft.page.markup import Child, Html, card, h, page
 from rft.page.sections import sections
 from rft.page.style import AUDIT, STYLE
 from rft.reports.audit import STATES, Audit, Link, State
-from rft.words import counted
 
 _LISTED = 20  # links that are listed unfolded
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rft.formatting import decimal
 from rft.page.markup import Child, Html, h
-from rft.words import decimal
 
 WIDTH = 440.0
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from rft import reports
 from rft.page import charts
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.markup import Html, card, h
 from rft.reports import plain, wording
 from rft.reports.plain import Group
@@ -14,15 +14,15 @@ from rft.reports.plain import Group
 _SIGNS = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "open": ("open", "?"), "not measured": ("bad", "!")}
 
 
-def checks(shelves: Shelves) -> Html | None:
-    decision = shelves.decision
+def checks(stage_files: StageFiles) -> Html | None:
+    decision = stage_files.decision
     if decision is None:
         return None
     if decision.candidate == "none":
         note = "There was no candidate to compare with the champion; only the state of the run was checked."
         return card("The gate's checks", h("p", note, class_="note"), _groups(plain.groups(decision), decision))
     who = "the new prompt alone" if decision.candidate == "champion_new_prompt" else "the challenger"
-    before = shelves.registration is not None and shelves.registration.registered
+    before = stage_files.registration is not None and stage_files.registration.registered
     note = (
         f"Judged: {who}, against the champion, on the same test examples. "
         + ("Limits were set before the test set was opened. " if before else "")
@@ -31,22 +31,22 @@ def checks(shelves: Shelves) -> Html | None:
         "side is the one that was asked for. What a check could have seen is the smallest true difference that so many "
         "examples show in 4 of 5 such tests."
     )
-    found = plain.groups(decision, shelves.latency)
+    found = plain.groups(decision, stage_files.latency)
     stopped = [group for group in found if group.title == plain.STOPPED]
     return card(
         "The gate's checks",
         h("p", note, class_="note"),
         _groups(stopped, decision),
-        _looks(shelves.registration),
-        _unseen(decision, shelves.latency),
+        _looks(stage_files.registration),
+        _unseen(decision, stage_files.latency),
         _groups(found[len(stopped) :], decision),
         _help(decision),
     )
 
 
 def _looks(registration: reports.Registration | None) -> Html:
-    in_order, words = plain.looks(registration)
-    return h("p", words) if in_order else h("p", h("b", "! "), words, class_="bad")
+    in_order, text = plain.looks(registration)
+    return h("p", text) if in_order else h("p", h("b", "! "), text, class_="bad")
 
 
 def _unseen(decision: reports.Decision, latency: reports.Check | None) -> Html | None:
@@ -98,7 +98,7 @@ def _check(check: reports.Check, candidate: str) -> Html:
         picture = charts.interval(check.name, text, check.value, check.low, check.high, check.margin, good_above, tone)
     seen = plain.could_see(check)
     why = plain.protects(check)
-    said = None if plain.is_unmeasured(check) or (check.kind == "state" and check.value is None) else check.detail
+    detail = None if plain.is_unmeasured(check) or (check.kind == "state" and check.value is None) else check.detail
     asides = ["Only shown: it decides nothing." if not check.decides else "", f"Asked {why}." if why else "", seen]
     return h(
         "li",
@@ -109,7 +109,7 @@ def _check(check: reports.Check, candidate: str) -> Html:
             h("p", plain.sentence(check, candidate), class_="bad" if plain.is_unmeasured(check) else None),
             h("small", " ".join(filter(None, asides))),
         ),
-        h("div", picture, h("span", _numbers(check), class_="numbers"), h("small", said) if said else None),
+        h("div", picture, h("span", _numbers(check), class_="numbers"), h("small", detail) if detail else None),
     )
 
 
@@ -119,9 +119,9 @@ def _numbers(check: reports.Check) -> str:
 
 
 def _help(decision: reports.Decision) -> Html:
-    words = [plain.HOW_TO_READ]
+    texts = [plain.HOW_TO_READ]
     if any(check.name == wording.HACK_RATE for check in decision.checks):
-        words.append(plain.HACK_RATE_MEANS)
+        texts.append(plain.HACK_RATE_MEANS)
     if any(check.kind == "veto" for check in decision.checks):
-        words.append(plain.VETO_MEANS)
-    return h("details", h("summary", "How to read these checks"), [h("p", text, class_="note") for text in words])
+        texts.append(plain.VETO_MEANS)
+    return h("details", h("summary", "How to read these checks"), [h("p", text, class_="note") for text in texts])

@@ -1,8 +1,8 @@
 """What the run cost: wall time by stage, rollouts, sampled tokens, optimizer steps.
 
 How a stage's time splits (sampling, tools, grading) comes from its `timing.json`, counts from its
-log and report. A shelf that was reused from an earlier run cost this one nothing, and no total
-counts it.
+log and report. A stage whose files were reused from an earlier run cost this one nothing, and
+no total counts it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rft.needs import NEEDS
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.markup import Html, card, h, table
 
 _REUSED = ("unchanged", "restored")
@@ -24,19 +24,21 @@ class Spent:
     seconds: float
     """Wall time over all attempts."""
     how: str
-    """ran; or unchanged, restored: its shelf is an earlier run's."""
+    """ran; or unchanged, restored: its files are an earlier run's."""
 
 
-def cost(shelves: Shelves, spent: Mapping[str, Spent]) -> Html | None:
+def cost(stage_files: StageFiles, spent: Mapping[str, Spent]) -> Html | None:
     """None when neither times nor rollouts of the run are known."""
-    counts = {stage: found for stage in NEEDS if (found := shelves.sampled(stage)) is not None}
+    counts = {stage: found for stage in NEEDS if (found := stage_files.sampled(stage)) is not None}
     stages = [stage for stage in NEEDS if stage in spent or stage in counts]
     if not stages:
         return None
-    steps = {name: report.steps for name, report in (("policy", shelves.policy), ("train", shelves.train)) if report}
+    steps = {
+        name: report.steps for name, report in (("policy", stage_files.policy), ("train", stage_files.train)) if report
+    }
     head = ("", "wall time", "of it sampling / tools / grading", "rollouts", "sampled tokens", "optimizer steps")
     own = [stage for stage in stages if stage not in spent or spent[stage].how not in _REUSED]
-    rows = [_row(stage, shelves, spent.get(stage), counts.get(stage), steps.get(stage, 0)) for stage in stages]
+    rows = [_row(stage, stage_files, spent.get(stage), counts.get(stage), steps.get(stage, 0)) for stage in stages]
     total = h(
         "tr",
         h("th", "this run", scope="row"),
@@ -53,8 +55,8 @@ def cost(shelves: Shelves, spent: Mapping[str, Spent]) -> Html | None:
     return card("What it cost", h("p", note, class_="note"), table(head, rows, total, wide=True))
 
 
-def _row(stage: str, shelves: Shelves, spent: Spent | None, count: tuple[int, int] | None, steps: int) -> Html:
-    phases = shelves.timing(stage).get("phases", {})
+def _row(stage: str, stage_files: StageFiles, spent: Spent | None, count: tuple[int, int] | None, steps: int) -> Html:
+    phases = stage_files.timing(stage).get("phases", {})
     inside = [phases.get(name) for name in ("sampling", "tools", "grading")]
     total = duration(spent.seconds) if spent else "not on record"
     reused = h("small", "reused") if spent is not None and spent.how in _REUSED else None

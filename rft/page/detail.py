@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rft import reports
+from rft.formatting import counted, decimal, signed
 from rft.page import charts, learned
 from rft.page.charts import Series
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.markup import Child, Html, card, h, table
 from rft.reports.plain import ARMS, between
-from rft.words import counted, decimal, signed
 
 
-def pictures(shelves: Shelves) -> Iterator[Html]:
+def pictures(stage_files: StageFiles) -> Iterator[Html]:
     """Cards for a grid of two columns."""
-    for found in (training(shelves), tool_calls(shelves), best_of_k(shelves)):
+    for found in (training(stage_files), tool_calls(stage_files), best_of_k(stage_files)):
         if found is not None:
             yield found
 
 
-def training(shelves: Shelves) -> Html | None:
-    train = shelves.train
+def training(stage_files: StageFiles) -> Html | None:
+    train = stage_files.train
     if train is None or len(train.curve) < 2:
         return None
     smooth = _smoothed(train.curve)
@@ -39,19 +39,19 @@ def training(shelves: Shelves) -> Html | None:
     for fall in train.falls:
         note += f" At step {fall.step} it collapsed: {fall.reason}."
         note += f" It went back to the weights of step {fall.back_to}, and on with a learning rate of {fall.lr:g}."
-    parts = h("p", text, class_="note"), picture, h("p", note, class_="note"), learned.beside(shelves)
+    parts = h("p", text, class_="note"), picture, h("p", note, class_="note"), learned.beside(stage_files)
     return card("Reward while training", *parts)
 
 
-def untrained(shelves: Shelves) -> Html | None:
+def untrained(stage_files: StageFiles) -> Html | None:
     """Why there is no reward curve."""
-    if shelves.train is None or shelves.train.trained:
+    if stage_files.train is None or stage_files.train.trained:
         return None
-    return card("Training", h("p", "No weights were trained: ", shelves.train.reason, "."))
+    return card("Training", h("p", "No weights were trained: ", stage_files.train.reason, "."))
 
 
-def tool_calls(shelves: Shelves) -> Html | None:
-    shown = _before_and_after(shelves)
+def tool_calls(stage_files: StageFiles) -> Html | None:
+    shown = _before_and_after(stage_files)
     if not shown:
         return None
     bars = [(label, kind, _shares(arm.tool_calls), arm.metrics["tool_calls/p95"].value) for label, kind, arm in shown]
@@ -64,11 +64,11 @@ def tool_calls(shelves: Shelves) -> Html | None:
     return card("Tool calls", note, _legend([kind for _, kind, _ in shown]), picture)
 
 
-def best_of_k(shelves: Shelves) -> Html | None:
+def best_of_k(stage_files: StageFiles) -> Html | None:
     """With one rollout per test example there is no best of k: then the baseline's champion."""
-    shown = [(arm.name, arm.sampled) for arm in shelves.arms if len(arm.sampled.max_at_k) > 1]
-    if not shown and shelves.baseline is not None and len(shelves.baseline.sampled.max_at_k) > 1:
-        shown = [("champion", shelves.baseline.sampled)]
+    shown = [(arm.name, arm.sampled) for arm in stage_files.arms if len(arm.sampled.max_at_k) > 1]
+    if not shown and stage_files.baseline is not None and len(stage_files.baseline.sampled.max_at_k) > 1:
+        shown = [("champion", stage_files.baseline.sampled)]
     if not shown:
         return None
     lines = [Series(ARMS[name], name, sampled.max_at_k) for name, sampled in shown]
@@ -83,8 +83,8 @@ def best_of_k(shelves: Shelves) -> Html | None:
     return card("Best of k", h("p", note, class_="note"), _legend([line.kind for line in lines]), picture)
 
 
-def candidates(shelves: Shelves) -> Html | None:
-    report = shelves.prompt
+def candidates(stage_files: StageFiles) -> Html | None:
+    report = stage_files.prompt
     if report is None:
         return None
     head = ("candidate", "from", "search: mean reward", "gain over the seed prompt", "round", "")
@@ -100,9 +100,9 @@ def candidates(shelves: Shelves) -> Html | None:
         else:
             note += f" None held: '{report.winner.name}' stays, whatever the search showed."
     name = h("summary", f"The instruction of '{report.winner.name}'")
-    words = h("details", name, h("pre", report.winner.system, class_="command"))
+    full_text = h("details", name, h("pre", report.winner.system, class_="command"))
     shown = table(head, rows, wide=True) if rows else None
-    return card("Prompt candidates", h("p", note, class_="note"), shown, words)
+    return card("Prompt candidates", h("p", note, class_="note"), shown, full_text)
 
 
 def _wins(report: reports.PromptReport, one: reports.Candidate) -> bool:
@@ -126,10 +126,10 @@ def _candidate(report: reports.PromptReport, one: reports.Candidate) -> Html:
     )
 
 
-def stop_reasons(shelves: Shelves) -> Html | None:
-    shown = [(ARMS[arm.name], arm.name, arm.sampled) for arm in shelves.arms]
-    if not shown and shelves.baseline is not None:
-        shown = [("champion", "champion", shelves.baseline.sampled)]
+def stop_reasons(stage_files: StageFiles) -> Html | None:
+    shown = [(ARMS[arm.name], arm.name, arm.sampled) for arm in stage_files.arms]
+    if not shown and stage_files.baseline is not None:
+        shown = [("champion", "champion", stage_files.baseline.sampled)]
     if not shown:
         return None
     found = {reason for _, _, arm in shown for reason in arm.stop_reasons}
@@ -139,22 +139,22 @@ def stop_reasons(shelves: Shelves) -> Html | None:
         name = h("th", charts.legend_mark(kind), label, scope="row")
         total = sum(arm.stop_reasons.values())
         counts = [h("td", _count(arm.stop_reasons.get(reason, 0), total)) for reason in reasons]
-        why = ", ".join(f"{_words(reason)} {count:,}" for reason, count in arm.unscored_stop_reasons.items())
+        why = ", ".join(f"{_describe(reason)} {count:,}" for reason, count in arm.unscored_stop_reasons.items())
         rows.append(h("tr", name, counts, h("td", arm.unscored, h("small", why))))
     note = (
         "Why the scored rollouts ended. Unscored ones, cut off by an outage or left without a grade, count in no "
         "other number."
     )
-    head = ("", *map(_words, reasons), "unscored")
+    head = ("", *map(_describe, reasons), "unscored")
     return card("Stop reasons", h("p", note, class_="note"), table(head, rows))
 
 
 # -- small parts -----------------------------------------------------------------------------------
-def _before_and_after(shelves: Shelves) -> list[tuple[str, str, reports.Evaluation]]:
-    names = dict.fromkeys(("champion", shelves.candidate))
-    shown = [(ARMS[arm.name], arm.name, arm.sampled) for name in names if (arm := shelves.arm(name)) is not None]
-    if not shown and shelves.baseline is not None:
-        return [("champion", "champion", shelves.baseline.sampled)]
+def _before_and_after(stage_files: StageFiles) -> list[tuple[str, str, reports.Evaluation]]:
+    names = dict.fromkeys(("champion", stage_files.candidate))
+    shown = [(ARMS[arm.name], arm.name, arm.sampled) for name in names if (arm := stage_files.arm(name)) is not None]
+    if not shown and stage_files.baseline is not None:
+        return [("champion", "champion", stage_files.baseline.sampled)]
     return shown
 
 
@@ -203,7 +203,7 @@ def _bracket(metric: reports.Metric, number: Callable[[float], str] = decimal) -
     return h("small", f"[{number(metric.low)}, {number(metric.high)}]")
 
 
-def _words(reason: str) -> str:
+def _describe(reason: str) -> str:
     return reason.replace("_", " ")
 
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rft import commands
-from rft import shelves as places
-from rft.page.inputs import Shelves
+from rft import stage_files as places
+from rft.formatting import counted, decimal
+from rft.page.inputs import StageFiles
 from rft.page.markup import Child, Html, card, h
 from rft.reports.plain import ARMS
-from rft.words import counted, decimal
 
 _LONGEST = 1200  # characters of one message
 _OPEN = 8  # messages shown before the fold
@@ -27,37 +27,43 @@ _COLUMNS = ("arm", "example_id", "sample", "stop_reason", "reward", "num_tool_ca
 Rollout = dict[str, Any]
 
 
-def scored(shelves: Shelves) -> list[Rollout]:
+def scored(stage_files: StageFiles) -> list[Rollout]:
     """The rollouts with a reward that people may read: of the arms, or else of the baseline."""
-    if shelves.challenger is None:
+    if stage_files.challenger is None:
         path = places.rollouts("baseline")
     else:
-        path = places.SHOWN if shelves.opened is None else places.rollouts("challenger")
-    return [row for row in shelves.log(path, *_COLUMNS) or [] if row["reward"] is not None]
+        path = places.SHOWN_ROLLOUTS if stage_files.opened is None else places.rollouts("challenger")
+    return [row for row in stage_files.log(path, *_COLUMNS) or [] if row["reward"] is not None]
 
 
-def closed(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
+def closed(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
     """Why there is no dialogue to read."""
-    if shelves.challenger is None or shelves.opened is not None or (shelves.shown and shelves.shown.examples):
+    if (
+        stage_files.challenger is None
+        or stage_files.opened is not None
+        or (stage_files.shown and stage_files.shown.examples)
+    ):
         return None
     zero = "challenger.shown is 0, so nothing was played to be shown"
-    why = "the run was recorded before validation examples were played to be shown" if shelves.shown is None else zero
+    why = (
+        "the run was recorded before validation examples were played to be shown" if stage_files.shown is None else zero
+    )
     command = commands.command("report", run.get("run", "RUN"), "--open-test", *commands.WHY)
     opens = "To open it, and use it for no later run: "
     return card("Dialogues", h("p", f"There are none: {why}. The test set stays closed. ", opens, h("code", command)))
 
 
-def side_by_side(shelves: Shelves, rollouts: Sequence[Rollout]) -> list[Html]:
-    after = [row for row in rollouts if row["arm"] == shelves.candidate]
+def side_by_side(stage_files: StageFiles, rollouts: Sequence[Rollout]) -> list[Html]:
+    after = [row for row in rollouts if row["arm"] == stage_files.candidate]
     if not after:
         return []
-    who = ARMS.get(shelves.candidate, shelves.candidate)
+    who = ARMS.get(stage_files.candidate, stage_files.candidate)
     worst = min(after, key=lambda row: (row["reward"], *_rank(row)))
     best = min(after, key=lambda row: (-row["reward"], *_rank(row)))
-    source = shelves.source if shelves.challenger is not None else ""
+    source = stage_files.source if stage_files.challenger is not None else ""
     cards = [_pair(f"Worst and best rollout, {who}", source, ("worst", worst), ("best", best))]
     before = [row for row in rollouts if row["arm"] == "champion"]
-    if shelves.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
+    if stage_files.candidate != "champion" and (pair := _most_changed(before, after)) is not None:
         note = f"The example whose mean reward changed the most, and one rollout of each. {source}"
         cards.append(_pair("The same example, before and after", note, ("champion", pair[0]), (who, pair[1])))
     return cards

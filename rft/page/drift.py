@@ -8,10 +8,10 @@ from the input). In each, what it was compared with. What drifted stands first, 
 feature that drifted from the training examples looks much the same beside the test examples. The
 rest is folded, and its line still shows how far it is from counting.
 
-    rft/reports/drift_words   order, names and sentences, which the terminal shares
-    drift_pictures            an effect on its scale; reference against window; a course over time
-    drift_looks               several windows: pictures over time, and a table
-    drift_style               what this adds to the style sheet
+    rft/reports/drift_wording  order, names and sentences, which the terminal shares
+    drift_pictures             an effect on its scale; reference against window; a course over time
+    drift_comparisons          several windows: pictures over time, and a table
+    drift_style                what this adds to the style sheet
 """
 
 from __future__ import annotations
@@ -19,53 +19,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rft import reports
+from rft.formatting import counted
 from rft.page import drift_pictures
-from rft.page.drift_looks import Look, over_time, summary
+from rft.page.drift_comparisons import DriftComparison, over_time, summary
 from rft.page.drift_style import DRIFT
 from rft.page.markup import Html, card, h, page
 from rft.page.style import STYLE
-from rft.reports import Carrier, DriftReport, FeatureDrift, drift_words
-from rft.reports.drift_words import SIGNS, TONES, VERDICTS, Compared, Part
-from rft.words import counted
+from rft.reports import Carrier, DriftReport, FeatureDrift, drift_wording
+from rft.reports.drift_wording import SIGNS, TONES, VERDICTS, Compared, Part
 
 
-def render(looks: Sequence[Look], facts: Mapping[str, str], title: str = "", with_features: bool = True) -> str:
+def render(
+    comparisons: Sequence[DriftComparison], facts: Mapping[str, str], title: str = "", with_features: bool = True
+) -> str:
     """Make one page. `facts` stand in the header. `with_features`: all that each report holds, not
     only the pictures over time."""
-    known = [look for look in looks if look.report is not None]
+    known = [comparison for comparison in comparisons if comparison.report is not None]
     body: list[Html | None] = []
-    if len(looks) == 1 and known:
+    if len(comparisons) == 1 and known:
         body += [_header(known[0], facts), *_cards_of(known[0])]
     else:
-        body += [_several(looks, facts, title), over_time(looks, "Over time"), summary(looks)]
-        for look in reversed(known) if with_features else ():
-            head = h("header", h("h2", look.name), class_="card window-head", style="margin-top:32px")
-            body += [head, *_cards_of(look)]
-    name = title or (looks[0].name if looks else "")
+        body += [_several(comparisons, facts, title), over_time(comparisons, "Over time"), summary(comparisons)]
+        for comparison in reversed(known) if with_features else ():
+            head = h("header", h("h2", comparison.name), class_="card window-head", style="margin-top:32px")
+            body += [head, *_cards_of(comparison)]
+    name = title or (comparisons[0].name if comparisons else "")
     return page(f"Drift: {name}", STYLE + DRIFT, body)
 
 
-def cards(report: DriftReport, looks: Sequence[Look] = ()) -> Iterator[Html]:
-    """The drift of a run. `looks`: those of earlier runs and its own, for the pictures over
+def cards(report: DriftReport, comparisons: Sequence[DriftComparison] = ()) -> Iterator[Html]:
+    """The drift of a run. `comparisons`: those of earlier runs and its own, for the pictures over
     time."""
     yield card(
         f"Drift: {report.verdict}",
-        h("p", drift_words.headline(report), class_="advice"),
+        h("p", drift_wording.headline(report), class_="advice"),
         _reason(report),
         *_features(report),
         _contracts(report),
     )
-    course = over_time(looks, "Drift over time")
+    course = over_time(comparisons, "Drift over time")
     if course is not None:
         yield course
 
 
 # -- the page of its own ---------------------------------------------------------------------------
-def _header(look: Look, facts: Mapping[str, str]) -> Html:
-    assert look.report is not None
-    report = look.report
+def _header(comparison: DriftComparison, facts: Mapping[str, str]) -> Html:
+    assert comparison.report is not None
+    report = comparison.report
     tone, sign = VERDICTS[report.verdict]
-    found = {"window": look.when, "compared": drift_words.size(report)}
+    found = {"window": comparison.when, "compared": drift_wording.size(report)}
     if report.window_sha256:
         found["SHA-256"] = report.window_sha256[:16]
     if report.alpha is not None:
@@ -74,28 +76,28 @@ def _header(look: Look, facts: Mapping[str, str]) -> Html:
         "header",
         h(
             "div",
-            h("div", h("div", "agent-rft drift", class_="kicker"), h("h1", look.name)),
+            h("div", h("div", "agent-rft drift", class_="kicker"), h("h1", comparison.name)),
             h("span", h("span", sign, aria_hidden="true"), report.verdict.capitalize(), class_=f"badge {tone}"),
             class_="top",
         ),
-        h("p", drift_words.headline(report), class_="reason"),
+        h("p", drift_wording.headline(report), class_="reason"),
         _reason(report),
         _facts({**found, **facts}),
         class_="card",
     )
 
 
-def _several(looks: Sequence[Look], facts: Mapping[str, str], title: str) -> Html:
-    known = [look.report for look in looks if look.report is not None]
+def _several(comparisons: Sequence[DriftComparison], facts: Mapping[str, str], title: str) -> Html:
+    known = [comparison.report for comparison in comparisons if comparison.report is not None]
     count = {verdict: sum(report.verdict == verdict for report in known) for verdict in VERDICTS}
-    words = ", ".join(f"{number:,} {verdict}" for verdict, number in count.items() if number)
+    text = ", ".join(f"{number:,} {verdict}" for verdict, number in count.items() if number)
     return h(
         "header",
         h("div", "agent-rft drift", class_="kicker"),
-        h("h1", title or counted(len(looks), "window")),
+        h("h1", title or counted(len(comparisons), "window")),
         h(
             "p",
-            f"{counted(len(known), 'window')}: {words}." if known else "No window was compared yet.",
+            f"{counted(len(known), 'window')}: {text}." if known else "No window was compared yet.",
             class_="reason",
         ),
         _facts(facts),
@@ -108,16 +110,16 @@ def _facts(facts: Mapping[str, str]) -> Html | None:
     return h("dl", shown, class_="facts") if shown else None
 
 
-def _cards_of(look: Look) -> Iterator[Html]:
-    assert look.report is not None
-    yield card("What was compared", *_features(look.report))
-    contracts = _contracts(look.report)
+def _cards_of(comparison: DriftComparison) -> Iterator[Html]:
+    assert comparison.report is not None
+    yield card("What was compared", *_features(comparison.report))
+    contracts = _contracts(comparison.report)
     if contracts is not None:
         yield card("The log itself", contracts)
 
 
 def _reason(report: DriftReport) -> Html | None:
-    reason = drift_words.because(report)
+    reason = drift_wording.because(report)
     return h("p", reason, class_="note because") if reason else None
 
 
@@ -125,7 +127,7 @@ def _reason(report: DriftReport) -> Html | None:
 def _features(report: DriftReport) -> Iterator[Html]:
     level = "" if report.alpha is None else f" ({report.alpha:g})"
     note = (
-        f"{drift_words.size(report)}. A feature drifted when its effect is larger than the smallest that counts, and "
+        f"{drift_wording.size(report)}. A feature drifted when its effect is larger than the smallest that counts, and "
         f"larger than chance allows: q is below the false-discovery rate{level}."
     )
     yield h("p", note, class_="note")
@@ -134,7 +136,7 @@ def _features(report: DriftReport) -> Iterator[Html]:
         with_pairs=any(feature.bars for feature in report.features),
     )
     told: set[str] = set()
-    for part in drift_words.sections(report):
+    for part in drift_wording.sections(report):
         yield _part(report, part, told)
     if left := [carrier for carrier in report.carriers if carrier.feature not in told]:
         yield h("div", h("h3", "Further conversations"), _carriers(left), class_="drift-part")
@@ -148,10 +150,10 @@ def _part(report: DriftReport, part: Part, told: set[str]) -> Html:
         folded = [_feature(report, feature, told) for feature in rest]
         blocks.append(h("h4", compared.title[:1].upper() + compared.title[1:]))
         blocks += shown
-        why = drift_words.uncompared(compared.features)
+        why = drift_wording.uncompared(compared.features)
         if folded and (shown or why):
-            words = f"{drift_words.summary(rest)}{f'; {why}' if why else ''}"
-            blocks.append(h("details", h("summary", words), folded, class_="rest"))
+            text = f"{drift_wording.summary(rest)}{f'; {why}' if why else ''}"
+            blocks.append(h("details", h("summary", text), folded, class_="rest"))
         else:
             blocks += folded
     about = h("p", part.about, class_="note")
@@ -161,28 +163,28 @@ def _part(report: DriftReport, part: Part, told: set[str]) -> Html:
 def _split(compared: Compared) -> tuple[list[FeatureDrift], list[FeatureDrift]]:
     """Part what needs a look from what does not."""
     alarming = ("drifted", "could be chance")
-    shown = [feature for feature in compared.features if drift_words.state(feature) in alarming]
-    return shown, [feature for feature in compared.features if drift_words.state(feature) not in alarming]
+    shown = [feature for feature in compared.features if drift_wording.state(feature) in alarming]
+    return shown, [feature for feature in compared.features if drift_wording.state(feature) not in alarming]
 
 
 def _feature(report: DriftReport, feature: FeatureDrift, told: set[str]) -> Html:
     """One feature: a line that is always seen, and what is behind it. It is open where it drifted,
     against the first reference of several, and its conversations are there."""
     opened = feature.drifted and feature.feature not in told
-    state = drift_words.state(feature)
-    words = drift_words.named(feature.feature)
-    name = h("span", h("b", words[:1].upper() + words[1:]), h("code", feature.feature), class_="name")
+    state = drift_wording.state(feature)
+    text = drift_wording.named(feature.feature)
+    name = h("span", h("b", text[:1].upper() + text[1:]), h("code", feature.feature), class_="name")
     picture = None
     if feature.effect is not None:
-        noise = None if feature.noise is None else drift_words.place(feature, feature.noise)
-        about = f"{drift_words.effect(feature)}; {drift_words.numbers(feature)}: {state}."
+        noise = None if feature.noise is None else drift_wording.place(feature, feature.noise)
+        about = f"{drift_wording.effect(feature)}; {drift_wording.numbers(feature)}: {state}."
         picture = drift_pictures.scale(
-            f"Drift of {feature.feature}", about, drift_words.ratio(feature), noise, TONES[state]
+            f"Drift of {feature.feature}", about, drift_wording.ratio(feature), noise, TONES[state]
         )
     says = h(
         "span",
         h("b", SIGNS[state], aria_hidden="true"),
-        f" {drift_words.measured(feature)} " if feature.effect is not None else " ",
+        f" {drift_wording.measured(feature)} " if feature.effect is not None else " ",
         h("b", state) if feature.drifted else state,
         class_=f"says {TONES[state].replace('off', 'muted')}",
     )
@@ -194,11 +196,11 @@ def _feature(report: DriftReport, feature: FeatureDrift, told: set[str]) -> Html
         h(
             "div",
             h("p", feature.detail) if feature.detail else None,
-            h("p", h("small", f"{_capital(drift_words.effect(feature))}.")) if feature.effect is not None else None,
-            h("p", h("small", f"{_capital(drift_words.numbers(feature))}.")),
+            h("p", h("small", f"{_capital(drift_wording.effect(feature))}.")) if feature.effect is not None else None,
+            h("p", h("small", f"{_capital(drift_wording.numbers(feature))}.")),
             class_=None if feature.bars else "alone",
         ),
-        drift_pictures.pairs(feature.bars, f"Shares of {words}") if feature.bars else None,
+        drift_pictures.pairs(feature.bars, f"Shares of {text}") if feature.bars else None,
         h("div", h("b", "Conversations that carry it"), _carriers(examples), class_="alone") if examples else None,
     ]
     summary_ = h("summary", name, picture if picture is not None else h("span", class_="none"), says)
@@ -215,12 +217,12 @@ def _contracts(report: DriftReport) -> Html | None:
     if not report.contracts:
         return None
     broken = [contract for contract in report.contracts if not contract.success]
-    words = f"{counted(len(report.contracts), 'data contract')}: {f'{len(broken)} broken' if broken else 'all hold'}."
+    text = f"{counted(len(report.contracts), 'data contract')}: {f'{len(broken)} broken' if broken else 'all hold'}."
     lost = [h("li", _contract(contract), class_="bad") for contract in broken]
     every = [h("li", f"{'✓' if contract.success else '✗'} {_contract(contract)}") for contract in report.contracts]
     return h(
         "div",
-        h("p", words, class_="bad" if broken else "note"),
+        h("p", text, class_="bad" if broken else "note"),
         h("ul", lost, class_="broken") if lost else None,
         h("details", h("summary", "all of them"), h("ul", every, class_="broken")),
         class_="drift-part",

@@ -116,7 +116,7 @@ class Dot:
     name: str
     ratio: float | None
     drifted: bool
-    words: str
+    description: str
 
 
 def height(dots: Sequence[Dot]) -> float:
@@ -138,7 +138,7 @@ def course(title: str, dots: Sequence[Dot], top: float) -> Html:
         if dot.ratio is None:
             continue
         x, y = frame.x(n), frame.y(min(dot.ratio, top))
-        tip = h("title", f"{dot.name}: {dot.words}")
+        tip = h("title", f"{dot.name}: {dot.description}")
         if dot.drifted:
             path = f"M{x - 4:.1f} {y - 4:.1f} l8 8 m0 -8 l-8 8"
             marks.append(h("g", tip, h("path", d=path, class_="cross"), class_="s-bad"))

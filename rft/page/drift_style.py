@@ -60,7 +60,7 @@ details.rest > summary { margin: 8px 0 2px; }
 .panels figure { margin: 0; min-width: 0; display: flex; flex-direction: column; justify-content: space-between; }
 .panels figcaption { font-size: 13px; font-weight: 600; overflow-wrap: anywhere; }
 .panels figcaption small { color: var(--muted); font-weight: 400; }
-table.looks td, table.looks th { overflow-wrap: anywhere; }
+table.comparisons td, table.comparisons th { overflow-wrap: anywhere; }
 
 @media (max-width: 760px) {
   details.feature > summary, .feature-line { grid-template-columns: 16px minmax(0, 1fr); }

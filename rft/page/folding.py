@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rft.formatting import counted
 from rft.page.lineage import Lineage, broken, named, worst
 from rft.reports.audit import Kind, Link, Node, State
-from rft.words import counted
 
 OLDER, VERSIONS, OTHER = "Before it", "Versions and runs", "Other things"
 BANDS: dict[str, tuple[Kind, ...]] = {

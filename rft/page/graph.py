@@ -12,12 +12,12 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
+from rft.formatting import counted
 from rft.page.folding import Box, Chip, Folded
 from rft.page.lanes import Lanes, Route, Spot, lay
 from rft.page.lineage import SIGNS, Lineage, css, short
 from rft.page.markup import Child, Html, h
 from rft.reports.audit import STATES, State
-from rft.words import counted
 
 _ROUND = 6.0
 _CHAR, _SMALL = 7.6, 6.6  # the width of a character of a box's name and of a chip's, in a wide font
@@ -80,9 +80,9 @@ def _band(lanes: Lanes, number: int) -> Child:
 def _box(lineage: Lineage, spot: Spot) -> Html:
     box = spot.box
     asked = box.key == lineage.audit.root
-    kind, name = _words(box)
+    kind, name = _labels(box)
     room = spot.main - (42 if box.state else 24)
-    look = ["box", css(box.state) if box.state else "is-root", "asked" if asked else ""]
+    classes = ["box", css(box.state) if box.state else "is-root", "asked" if asked else ""]
     state = box.state or "nothing rests on it here"
     flaw = f", {counted(box.num_broken, 'broken link')}" if box.num_broken else ""
     label = " ".join(filter(None, [kind, short(box.name)]))
@@ -108,13 +108,13 @@ def _box(lineage: Lineage, spot: Spot) -> Html:
         body.append(h("text", fit(short(name), room), x=x, y=middle + 5, class_="strong"))
     if box.num_broken and box.state not in ("altered", "missing", "doubtful"):
         body.append(_flag(box.num_broken, spot.x + spot.main - 4, spot.y + 4))
-    link = h("a", body, href=box.href, aria_label=f"{label}: {state}{flaw}", class_=" ".join(filter(None, look)))
+    link = h("a", body, href=box.href, aria_label=f"{label}: {state}{flaw}", class_=" ".join(filter(None, classes)))
     chips = [_chip(lineage, chip, at, ends=box.kind != "stage") for chip, at in zip(box.chips, spot.chips, strict=True)]
     anchor = f"box-{lineage.anchors[box.key]}" if box.key in lineage.anchors else None
     return h("g", outer, link, chips, id=anchor)
 
 
-def _words(box: Box) -> tuple[str, str]:
+def _labels(box: Box) -> tuple[str, str]:
     """The kind above the name, where the name does not say it."""
     if box.kind in ("folded", "other") or (box.kind == "version" and box.chips):
         return "", box.name

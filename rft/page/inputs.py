@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import yaml
 
-from rft import commands, reports, shelves
+from rft import commands, reports, stage_files
 from rft.errors import UserError
-from rft.words import counted
+from rft.formatting import counted
 
 R = TypeVar("R", bound=reports.Report)
 
 
 @dataclass(frozen=True)
-class Shelves:
+class StageFiles:
     root: Path
     traffic: reports.TrafficReport | None
     drift: reports.DriftReport | None
@@ -39,8 +39,8 @@ class Shelves:
     timings: dict[str, Any]
 
     @classmethod
-    def read(cls, root: Path, opened: int | None = None) -> Shelves:
-        apart = _json(root / shelves.timing("gate"))
+    def read(cls, root: Path, opened: int | None = None) -> StageFiles:
+        apart = _json(root / stage_files.timing("gate"))
         return cls(
             root=root,
             traffic=_read(reports.TrafficReport, root),
@@ -57,7 +57,7 @@ class Shelves:
             registration=_read(reports.Registration, root),
             decision=_read(reports.Decision, root),
             latency=reports.Check.model_validate(apart["latency"]) if "latency" in apart else None,
-            timings=_json(root / shelves.timing("challenger")),
+            timings=_json(root / stage_files.timing("challenger")),
         )
 
     @property
@@ -102,13 +102,13 @@ class Shelves:
         return isinstance(train, dict) and train.get("from", "champion") == "champion"
 
     def timing(self, stage: str) -> dict[str, Any]:
-        return _json(self.root / shelves.timing(stage))
+        return _json(self.root / stage_files.timing(stage))
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
         """How many rollouts the stage played, and their sampled tokens; None without a log."""
-        rows = self.log(shelves.rollouts(stage), "num_tokens")
+        rows = self.log(stage_files.rollouts(stage), "num_tokens")
         if rows is not None and stage == "challenger":
-            rows += self.log(shelves.SHOWN, "num_tokens") or []
+            rows += self.log(stage_files.SHOWN_ROLLOUTS, "num_tokens") or []
         return None if rows is None else (len(rows), sum(row["num_tokens"] for row in rows))
 
     def log(self, path: Path, *columns: str) -> list[dict[str, Any]] | None:
@@ -130,7 +130,7 @@ class Shelves:
 
 
 def _read(kind: type[R], root: Path) -> R | None:
-    path = root / shelves.path(kind)
+    path = root / stage_files.path(kind)
     return reports.read(kind, path) if path.exists() else None
 
 

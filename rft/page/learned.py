@@ -31,11 +31,11 @@ from statistics import fmean, variance
 from typing import Literal
 
 from rft import reports, stats
-from rft import shelves as files_of
-from rft.page.inputs import Shelves
+from rft import stage_files as files_of
+from rft.formatting import decimal, signed
+from rft.page.inputs import StageFiles
 from rft.page.markup import Child, Html, h, table
 from rft.reports import Metric
-from rft.words import decimal, signed
 
 Verdict = Literal["overfitting", "no sign of overfitting", "not measured"]
 _ARRIVES = 0.5
@@ -80,7 +80,7 @@ class Learned:
         return test.by.value < _ARRIVES * train.by.value and gap > math.hypot(*halves)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Say what the verdict rests on."""
         if self.verdict == "not measured":
             return f"Not measured: {self.why or 'too few steps to tell a rise from noise'}."
@@ -98,13 +98,13 @@ class Learned:
         return f"No sign of overfitting: {rise}, {arrived}."
 
 
-def learned(shelves: Shelves) -> Learned | None:
+def learned(stage_files: StageFiles) -> Learned | None:
     """Compare; None where nothing was trained."""
-    train = shelves.train
+    train = stage_files.train
     if train is None or not train.trained:
         return None
-    why, test = _on_test(shelves)
-    return Learned(_on_train(train), _on_validation(shelves, train.kept_step or train.steps), test, why)
+    why, test = _on_test(stage_files)
+    return Learned(_on_train(train), _on_validation(stage_files, train.kept_step or train.steps), test, why)
 
 
 def _on_train(train: reports.TrainReport) -> Gain | None:
@@ -119,8 +119,8 @@ def _on_train(train: reports.TrainReport) -> Gain | None:
     return Gain(fmean(first), fmean(last), Metric(value=value, low=value - half, high=value + half, n=len(curve)))
 
 
-def _on_validation(shelves: Shelves, until: int) -> Gain | None:
-    rows = shelves.log(files_of.rollouts("train"), "split", "step", "example_id", "reward") or []
+def _on_validation(stage_files: StageFiles, until: int) -> Gain | None:
+    rows = stage_files.log(files_of.rollouts("train"), "split", "step", "example_id", "reward") or []
     steps: dict[int, dict[str, list[float | None]]] = {}
     for row in rows:
         if row["split"] == "validation" and row["step"] <= until:
@@ -130,12 +130,12 @@ def _on_validation(shelves: Shelves, until: int) -> Gain | None:
     return _paired(steps[max(steps)], steps[min(steps)])
 
 
-def _on_test(shelves: Shelves) -> tuple[str, Gain | None]:
+def _on_test(stage_files: StageFiles) -> tuple[str, Gain | None]:
     """The gain, or why there is none."""
-    arms = {arm.name: arm for arm in shelves.challenger.arms} if shelves.challenger is not None else {}
+    arms = {arm.name: arm for arm in stage_files.challenger.arms} if stage_files.challenger is not None else {}
     if not {"champion", "champion_new_prompt", "challenger"} <= {*arms}:
         return "the test set was not opened", None
-    if not shelves.trained_from_champion:
+    if not stage_files.trained_from_champion:
         return "training did not begin from the champion, so no arm shows what the test was worth before it", None
     after, before = (
         {row.example_id: row.rewards for row in arms[name].sampled.rows}
@@ -163,9 +163,9 @@ def _mean(row: Sequence[float | None]) -> float | None:
 
 
 # -- on the page -----------------------------------------------------------------------------------
-def beside(shelves: Shelves) -> list[Html]:
+def beside(stage_files: StageFiles) -> list[Html]:
     """A small table and a sentence; nothing where nothing was trained."""
-    found = learned(shelves)
+    found = learned(stage_files)
     if found is None:
         return []
     tone = _TONES[found.verdict]
@@ -174,14 +174,14 @@ def beside(shelves: Shelves) -> list[Html]:
         _row("validation", "greedy, first and last measurement", found.validation),
         _row("test", "the new prompt alone, and with the training", found.test),
     ]
-    champion = shelves.arm("champion")
+    champion = stage_files.arm("champion")
     earns = (
         f" The champion earns {decimal(champion.sampled.metrics['reward/mean'].value)} on the test." if champion else ""
     )
     mark = h("b", "! ") if tone == "bad" else None
     return [
         table(("mean reward on", "before", "after", "gain"), rows),
-        h("p", mark, found.words, class_="bad" if tone == "bad" else None),
+        h("p", mark, found.description, class_="bad" if tone == "bad" else None),
         h("p", f"This is advice, and no check of the gate.{earns}", class_="note"),
     ]
 

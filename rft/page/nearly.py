@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import cast, get_args
 
 from rft import commands, config
-from rft import shelves as places
+from rft import stage_files as places
 from rft.errors import UserError
-from rft.page.inputs import Shelves
+from rft.formatting import counted
+from rft.page.inputs import StageFiles
 from rft.page.markup import Html, card, h, table
 from rft.reports import NearDuplicates, NearPair
+from rft.traffic.texts import user_text
 from rft.types import Split
-from rft.windows.words import user_text
-from rft.words import counted
 
 _LONGEST = 600  # characters of one input
 _CLOSED = "Of a test example the page shows the id alone, and of what nearly repeats it too: the test set stays closed."
@@ -27,9 +27,9 @@ Texts = dict[str, dict[str, str]]
 """Split -> id -> what the user wrote; only splits that people may read."""
 
 
-def card_of(shelves: Shelves) -> Html | None:
+def card_of(stage_files: StageFiles) -> Html | None:
     """None where nothing was looked for."""
-    found = shelves.examples.near_duplicates if shelves.examples is not None else []
+    found = stage_files.examples.near_duplicates if stage_files.examples is not None else []
     if not found:
         return None
     title = "Inputs that nearly repeat each other"
@@ -37,10 +37,10 @@ def card_of(shelves: Shelves) -> Html | None:
     if not some:
         return card(title, h("p", "None: no input nearly repeats one of an earlier split.", class_="note"))
     rows = [_row(one) for one in found]
-    texts = _texts(shelves, some)
+    texts = _texts(stage_files, some)
     return card(
         title,
-        h("p", _advice(some, shelves.opened is None), class_="note"),
+        h("p", _advice(some, stage_files.opened is None), class_="note"),
         table(("inputs of", "like one of", "examples", "share"), rows),
         [_pairs(one, texts) for one in some],
     )
@@ -68,25 +68,29 @@ def _row(one: NearDuplicates) -> Html:
 
 
 def _pairs(one: NearDuplicates, texts: Texts) -> Html:
-    words = f"{counted(one.num_examples, 'example')} of {one.inside} like one of {one.of}"
+    summary = f"{counted(one.num_examples, 'example')} of {one.inside} like one of {one.of}"
     if len(one.pairs) < one.num_examples:
-        words += f"; the first {len(one.pairs)}"
+        summary += f"; the first {len(one.pairs)}"
     if one.inside in texts and one.of in texts:
         body = [h("div", [*_side_by_side(one, pair, texts)], class_="nearly") for pair in one.pairs]
-        return h("details", h("summary", words), body)
+        return h("details", h("summary", summary), body)
     rows = [
         h("tr", h("td", h("code", pair.id)), h("td", h("code", pair.repeats)), h("td", _alike(pair)))
         for pair in one.pairs
     ]
     closed = h("p", _CLOSED, class_="note") if _is_test(one.inside) or _is_test(one.of) else None
-    return h("details", h("summary", words), closed, table((one.inside, one.of, "alike"), rows))
+    return h("details", h("summary", summary), closed, table((one.inside, one.of, "alike"), rows))
 
 
 def _side_by_side(one: NearDuplicates, pair: NearPair, texts: Texts) -> Iterator[Html]:
     yield h("p", f"{_alike(pair)} alike", class_="note")
     sides = ((one.inside, pair.id), (one.of, pair.repeats))
     columns = [
-        h("li", h("span", f"{split}, {name}", class_="who"), _clipped(texts[split].get(name, "(not on the shelf)")))
+        h(
+            "li",
+            h("span", f"{split}, {name}", class_="who"),
+            _clipped(texts[split].get(name, "(not among the stage's files)")),
+        )
         for split, name in sides
     ]
     yield h("div", [h("ul", column, class_="talk") for column in columns], class_="grid")
@@ -100,27 +104,27 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text) - _LONGEST:,} more characters)"
 
 
-def _texts(shelves: Shelves, some: list[NearDuplicates]) -> Texts:
+def _texts(stage_files: StageFiles, some: list[NearDuplicates]) -> Texts:
     """Read the inputs of the pairs, where people may read both."""
     found: Texts = {}
     for one in some:
-        if shelves.opened is None and (_is_test(one.inside) or _is_test(one.of)):
+        if stage_files.opened is None and (_is_test(one.inside) or _is_test(one.of)):
             continue
         for name in (one.inside, one.of):
             split = cast(Split, name if name in get_args(Split) else "test")  # a block is a part of it
-            if name not in found and (shelves.root / places.examples_file(split)).exists():
-                found[name] = _of_split(shelves, split)
+            if name not in found and (stage_files.root / places.examples_file(split)).exists():
+                found[name] = _of_split(stage_files, split)
     return found
 
 
-def _of_split(shelves: Shelves, split: Split) -> dict[str, str]:
-    keys = shelves.root / places.KEYS
+def _of_split(stage_files: StageFiles, split: Split) -> dict[str, str]:
+    keys = stage_files.root / places.KEYS
     try:
         known = config.Keys.model_validate_json(keys.read_bytes())
     except (OSError, ValueError):
         again = commands.stage("examples")
         raise UserError(f"{keys}: missing, or not the keys of the rows beside it. Run again: {again}") from None
-    rows = places.load_examples(split, shelves.root / places.examples_file(split), known)
+    rows = places.load_examples(split, stage_files.root / places.examples_file(split), known)
     return {row.id: user_text(row.messages) for row in rows}
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from rft.formatting import counted
 from rft.page.folding import BANDS, Chapter, Folded, band_of, owners
 from rft.page.lineage import Lineage, broken, full_stop, hashes, named, sign, worst
 from rft.page.markup import Child, Html, card, h
 from rft.reports.audit import STATES, Link, Node
-from rft.words import counted
 
 _LINKS = 8  # of one node and direction that are shown unfolded; broken ones always are
 
@@ -42,8 +42,8 @@ def _with_files(lineage: Lineage, stage: Node, files: list[Node]) -> Child:
     if not files:
         return section(lineage, stage)
     keys = [node.id for node in files]
-    words = f"{counted(len(files), 'file or folder').replace('file or folders', 'files and folders')} of {named(stage)}"
-    return section(lineage, stage), _fold(lineage, words, files, keys, "files")
+    title = f"{counted(len(files), 'file or folder').replace('file or folders', 'files and folders')} of {named(stage)}"
+    return section(lineage, stage), _fold(lineage, title, files, keys, "files")
 
 
 def _chapter(lineage: Lineage, chapter: Chapter) -> Html:
@@ -52,7 +52,7 @@ def _chapter(lineage: Lineage, chapter: Chapter) -> Html:
     return _fold(lineage, f"{named(chapter.head)}{run}", nodes, list(chapter.members), "chapter")
 
 
-def _fold(lineage: Lineage, words: str, nodes: list[Node], keys: list[str], class_: str) -> Html:
+def _fold(lineage: Lineage, title: str, nodes: list[Node], keys: list[str], class_: str) -> Html:
     links = [*lineage.around(keys)]
     state = worst(links)
     num_broken = sum(map(broken, links))
@@ -60,7 +60,7 @@ def _fold(lineage: Lineage, words: str, nodes: list[Node], keys: list[str], clas
     about += f", {num_broken:,} of them broken" if num_broken else ""
     return h(
         "details",
-        h("summary", sign(state), h("b", words), h("span", f" {about}", class_="muted")),
+        h("summary", sign(state), h("b", title), h("span", f" {about}", class_="muted")),
         [section(lineage, node) for node in nodes],
         class_=class_,
         open=bool(num_broken),

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rft import commands, reports
-from rft.gate import more
+from rft.formatting import counted, decimal
+from rft.gate import sample_size
 from rft.needs import NEEDS
 from rft.page import charts
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.markup import Child, Html, card, h, table
 from rft.reports.plain import ARMS, between
-from rft.words import counted, decimal
 
 _SIGNS = {"good": "✓", "bad": "✗", "open": "?", "off": "–"}
 _LONG = 160  # characters of a fact in the header
@@ -23,24 +23,24 @@ _STOPPED = (
 )
 
 
-def verdict(shelves: Shelves) -> tuple[str, str, str]:
+def verdict(stage_files: StageFiles) -> tuple[str, str, str]:
     """The run's verdict: word, tone and reason."""
-    if shelves.decision is not None:
-        tone = {"promote": "good", "reject": "bad", "inconclusive": "open"}[shelves.decision.decision]
-        return shelves.decision.decision, tone, shelves.decision.reason
-    if shelves.drift is not None and shelves.drift.verdict == "stop":
-        return "stopped at drift", "open", shelves.drift.reason
-    if shelves.train is not None and shelves.train.collapsed:
-        return "training collapsed", "bad", shelves.train.reason
+    if stage_files.decision is not None:
+        tone = {"promote": "good", "reject": "bad", "inconclusive": "open"}[stage_files.decision.decision]
+        return stage_files.decision.decision, tone, stage_files.decision.reason
+    if stage_files.drift is not None and stage_files.drift.verdict == "stop":
+        return "stopped at drift", "open", stage_files.drift.reason
+    if stage_files.train is not None and stage_files.train.collapsed:
+        return "training collapsed", "bad", stage_files.train.reason
     return "not finished", "off", "The run has not reached a decision; below is what it found so far."
 
 
-def header(shelves: Shelves, run: Mapping[str, str]) -> Html:
-    word, tone, reason = verdict(shelves)
+def header(stage_files: StageFiles, run: Mapping[str, str]) -> Html:
+    word, tone, reason = verdict(stage_files)
     badge = h("span", h("span", _SIGNS[tone], aria_hidden="true"), word.capitalize(), class_=f"badge {tone}")
     facts = {key.replace("_", " "): value for key, value in run.items() if key not in ("run", "again") and value}
-    if shelves.challenger is not None:
-        facts["frozen test"] = shelves.challenger.test_sha256[:12]
+    if stage_files.challenger is not None:
+        facts["frozen test"] = stage_files.challenger.test_sha256[:12]
     return h(
         "header",
         h(
@@ -62,47 +62,47 @@ def _fact(value: str) -> Child:
     return value if len(value) <= _LONG else h("details", h("summary", f"{value[:_LONG]} ..."), value)
 
 
-def ladder(shelves: Shelves) -> Html:
+def ladder(stage_files: StageFiles) -> Html:
     """Nine stages with a verdict each; those not reached are named too."""
     items = []
-    for stage, tone, text in _rungs(shelves):
+    for stage, tone, text in _rungs(stage_files):
         dot = h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true")
         items.append(h("li", dot, h("b", stage), text, class_="off" if tone == "off" else None))
     return card("The ladder", h("ol", items, class_="ladder"))
 
 
-def _rungs(shelves: Shelves) -> Iterator[tuple[str, str, str]]:
+def _rungs(stage_files: StageFiles) -> Iterator[tuple[str, str, str]]:
     """Stage, tone, verdict."""
     found: dict[str, tuple[str, str]] = {}
-    if (traffic := shelves.traffic) is not None:
+    if (traffic := stage_files.traffic) is not None:
         found["traffic"] = "good", counted(traffic.num_conversations, "conversation")
-    if (drift := shelves.drift) is not None:
+    if (drift := stage_files.drift) is not None:
         found["drift"] = {"continue": "good", "refresh": "open", "stop": "bad"}[drift.verdict], drift.verdict
-    if (examples := shelves.examples) is not None:
+    if (examples := stage_files.examples) is not None:
         found["examples"] = "good", f"{_counts(examples)} from {examples.source}"
-    if (policy := shelves.policy) is not None:
+    if (policy := stage_files.policy) is not None:
         found["policy"] = "good", f"{policy.kind}, {_millions(policy.num_parameters)}"
-    if (baseline := shelves.baseline) is not None:
+    if (baseline := stage_files.baseline) is not None:
         found["baseline"] = _READINESS.get(baseline.readiness, "open"), baseline.readiness
-    if (prompt := shelves.prompt) is not None:
+    if (prompt := stage_files.prompt) is not None:
         found["prompt"] = ("good", "new prompt") if prompt.found else ("off", "no gain found")
-    if (train := shelves.train) is not None:
+    if (train := stage_files.train) is not None:
         done = f"{counted(train.steps, 'step')}, {train.weights}"
         untrained = ("bad", "collapsed") if train.collapsed else ("off", "skipped")
         found["train"] = ("good", done) if train.trained else untrained
-    if shelves.challenger is not None:
-        found["challenger"] = "good", f"{counted(len(shelves.challenger.arms), 'arm')} measured"
-    if shelves.decision is not None:
-        word, tone, _ = verdict(shelves)
+    if stage_files.challenger is not None:
+        found["challenger"] = "good", f"{counted(len(stage_files.challenger.arms), 'arm')} measured"
+    if stage_files.decision is not None:
+        word, tone, _ = verdict(stage_files)
         found["gate"] = tone, word
     for stage in NEEDS:
         yield stage, *found.get(stage, ("off", "not reached"))
 
 
-def arms(shelves: Shelves) -> Html | None:
-    if not shelves.arms:
+def arms(stage_files: StageFiles) -> Html | None:
+    if not stage_files.arms:
         return None
-    first = shelves.arms[0].sampled
+    first = stage_files.arms[0].sampled
     head = [
         "",
         "mean reward",
@@ -113,8 +113,8 @@ def arms(shelves: Shelves) -> Html | None:
         "tokens sampled",
         "seconds P50 / P95",
     ]
-    rows = [_arm_row(shelves, arm) for arm in shelves.arms]
-    values = [(ARMS[arm.name], arm.name, arm.sampled.metrics["reward/mean"]) for arm in shelves.arms]
+    rows = [_arm_row(stage_files, arm) for arm in stage_files.arms]
+    values = [(ARMS[arm.name], arm.name, arm.sampled.metrics["reward/mean"]) for arm in stage_files.arms]
     picture = charts.forest(
         "Mean reward by arm",
         "; ".join(f"{label} {_interval(metric)}" for label, _, metric in values),
@@ -133,10 +133,10 @@ def arms(shelves: Shelves) -> Html | None:
     return card("Before and after", h("p", note, class_="note"), shown, h("div", picture, class_="narrow"))
 
 
-def _arm_row(shelves: Shelves, arm: reports.Arm) -> Html:
+def _arm_row(stage_files: StageFiles, arm: reports.Arm) -> Html:
     metrics = arm.sampled.metrics
-    spans = shelves.timings.get("rollout_s", {}).get(f"challenger/{arm.name}/sampled")
-    judged = shelves.decision is not None and arm.name == shelves.decision.candidate
+    spans = stage_files.timings.get("rollout_s", {}).get(f"challenger/{arm.name}/sampled")
+    judged = stage_files.decision is not None and arm.name == stage_files.decision.candidate
     note = h("small", "judged by the gate") if judged else None
     means = (metrics["reward/mean"], metrics["score/mean"], arm.greedy.metrics["score/mean"])
     return h(
@@ -169,19 +169,23 @@ def _cell(metric: reports.Metric, digits: int = 3, percent: bool = False) -> tup
 
 
 # -- what to do now --------------------------------------------------------------------------------
-def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
+def next_step(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
     again = run.get("again") or commands.command("run")
-    if shelves.decision is None:
-        stopped = shelves.drift is not None and shelves.drift.verdict == "stop"
+    if stage_files.decision is None:
+        stopped = stage_files.drift is not None and stage_files.drift.verdict == "stop"
         return card("What now", h("p", _STOPPED, h("code", again))) if stopped else None
     name = run.get("run", "RUN")
     dirty = run.get("dirty", "").lower() not in ("", "no", "false")
     override = ["--override-dirty"] if dirty else []
     model = ["--model", Path(run["recipe"]).name] if run.get("recipe") else []
-    if shelves.decision.decision == "promote" and shelves.registration and not shelves.registration.by_policy:
-        unasked = f"Not up for promotion: {shelves.registration.words}. To see the thresholds that count: "
+    if (
+        stage_files.decision.decision == "promote"
+        and stage_files.registration
+        and not stage_files.registration.by_policy
+    ):
+        unasked = f"Not up for promotion: {stage_files.registration.description}. To see the thresholds that count: "
         body: list[Child] = [h("p", unasked, h("code", commands.command("policy", "show")))]
-    elif shelves.decision.decision == "promote":
+    elif stage_files.decision.decision == "promote":
         approve = commands.command("approve", name, *commands.WHY, *override)
         reject = commands.command("reject", name, *commands.WHY)
         rollback = commands.command("rollback", *model, *commands.WHY)
@@ -196,28 +200,32 @@ def next_step(shelves: Shelves, run: Mapping[str, str]) -> Html | None:
             h("p", "To undo an approval later: ", h("code", rollback), class_="note"),
         ]
         if dirty:
-            words = (
+            text = (
                 "This run used edits that are in no commit, named above: with --override-dirty the approver takes "
                 "responsibility for them."
             )
-            body.append(h("p", words, class_="open"))
-    elif shelves.decision.decision == "inconclusive":
-        advice = _sentence(more.advice(shelves.decision.checks))
+            body.append(h("p", text, class_="open"))
+    elif stage_files.decision.decision == "inconclusive":
+        advice = _sentence(sample_size.advice(stage_files.decision.checks))
         body = [h("p", "There is nothing to approve yet. ", advice, " Then run again: ", h("code", again))]
-        if shelves.decision.more_examples and shelves.examples is not None and shelves.examples.offers_blocks:
+        if (
+            stage_files.decision.more_examples
+            and stage_files.examples is not None
+            and stage_files.examples.offers_blocks
+        ):
             body.append(h("p", "To extend this run: ", h("code", commands.command("extend", name)), class_="note"))
     else:
-        why = "" if shelves.decision.candidate == "none" else " The failed checks above say what stood in the way."
+        why = "" if stage_files.decision.candidate == "none" else " The failed checks above say what stood in the way."
         body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]
     return card("What now", body)
 
 
-def footer(shelves: Shelves) -> Html | None:
-    if shelves.decision is None:
+def footer(stage_files: StageFiles) -> Html | None:
+    if stage_files.decision is None:
         return None
     rows = [
         h("tr", h("th", key.replace("_", " "), scope="row"), h("td", value))
-        for key, value in shelves.decision.hashes.items()
+        for key, value in stage_files.decision.hashes.items()
     ]
     hashes = h("div", h("table", h("tbody", rows)), class_="scroll")
     return h("footer", h("details", h("summary", "What the decision rests on, by sha256"), hashes))

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rft import commands, reports
+from rft.formatting import counted, decimal, signed
 from rft.page import dialogues
 from rft.page.dialogues import Rollout
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.markup import Html, card, h, table
 from rft.reports.plain import ARMS
-from rft.words import counted, decimal, signed
 
 _OPEN = 10  # entries with dialogues; the others are listed with their numbers alone
 _SAME = 1e-9
@@ -36,21 +36,21 @@ class Changed:
         return self.after - self.before
 
 
-def worse(shelves: Shelves, run: Mapping[str, str], rollouts: Sequence[Rollout]) -> Html | None:
+def worse(stage_files: StageFiles, run: Mapping[str, str], rollouts: Sequence[Rollout]) -> Html | None:
     """None where nothing was compared with the champion."""
-    champion, candidate = shelves.arm("champion"), shelves.arm(shelves.candidate)
+    champion, candidate = stage_files.arm("champion"), stage_files.arm(stage_files.candidate)
     if champion is None or candidate is None or candidate.name == "champion":
         return None
-    changed = _changed(shelves.rows(champion), shelves.rows(candidate))
+    changed = _changed(stage_files.rows(champion), stage_files.rows(candidate))
     if not changed:
         return None
     lost = sorted((example for example in changed if example.by < -_SAME), key=lambda lost: (lost.by, lost.example_id))
     gained = sum(example.by > _SAME for example in changed)
-    k = candidate.sampled.k if shelves.opened is not None else 1
+    k = candidate.sampled.k if stage_files.opened is not None else 1
     note = (
         f"{len(lost):,} of {counted(len(changed), 'example')} earn less on average than under the champion, "
         f"{gained:,} more. With {counted(k, 'rollout')} each, much of such a difference is chance: the checks above "
-        f"judge the test set, this list is for reading. {shelves.source}"
+        f"judge the test set, this list is for reading. {stage_files.source}"
     )
     arms = ("champion", candidate.name)
     grouped = {arm: dialogues.by_example([row for row in rollouts if row["arm"] == arm]) for arm in arms}

@@ -1,5 +1,5 @@
-"""Define the reports: the JSON that each stage leaves on its shelf, for the next stages and for
-auditors.
+"""Define the reports: the JSON that each stage leaves in its folder, for the next stages and
+for auditors.
 
     base                                    what all reports share; their files and schema
     traffic, drift, examples, policy,       the reports of these stages, one module each
@@ -13,7 +13,7 @@ auditors.
     audit                                   what an audit found
     wording                                 the gate's checks as sentences
     plain                                   the same for the person who must sign
-    drift_words                             a drift report in words
+    drift_wording                           a drift report in words
 
 Callers import all but the last three from here. Every stage depends on what is imported here, and a
 changed sentence must not repeat a training.

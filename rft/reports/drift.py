@@ -74,6 +74,6 @@ class DriftReport(Report):
     num_usable_feedback: int = 0  # graded conversations that can become training examples
     tool_error_share: float = 0.0
     data_docs: str = ""  # inside the state folder
-    alpha: float | None = added(None)  # the false-discovery rate of this look
+    alpha: float | None = added(None)  # the false-discovery rate of this comparison
     carriers: list[Carrier] = added([])
     advice: str = added("")  # what to do, in one sentence

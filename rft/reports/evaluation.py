@@ -106,7 +106,7 @@ class HackSource(Report):
         return self.declared and bool(self.flagged)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Say how that is known; if it is not, why, and what to do."""
         if not self.declared:
             return (

@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rft.formatting import counted, decimal
 from rft.reports.evaluation import Evaluation
 from rft.reports.gate import OF_RANGE, POOLED, Check, Decision
 from rft.reports.registration import Registration
@@ -37,7 +38,6 @@ from rft.reports.wording import (
     verdict,
 )
 from rft.scale import UNIT, from_to
-from rft.words import counted, decimal
 
 ARMS = {"champion": "champion", "champion_new_prompt": "after the prompt", "challenger": "after RFT"}
 """Arm -> what people call it."""
@@ -188,9 +188,9 @@ def sentence(check: Check, candidate: str) -> str:
 
 
 def _state(check: Check) -> str:
-    words = _TOLD[check.name].found if check.name in _TOLD else check.name
+    text = _TOLD[check.name].found if check.name in _TOLD else check.name
     outcome = "" if check.passed else ", and that is not as it must be"
-    return f"{_sentence(words)}: {check.detail}{outcome}." if check.detail else f"{_sentence(words)}{outcome}."
+    return f"{_sentence(text)}: {check.detail}{outcome}." if check.detail else f"{_sentence(text)}{outcome}."
 
 
 def _found(check: Check, candidate: str) -> str:
@@ -402,8 +402,8 @@ def folded(group: Group) -> tuple[list[Check], list[Check]]:
 
 
 def summary(rest: list[Check]) -> str:
-    words = [verdict(check) for check in rest]
-    counts = ", ".join(f"{words.count(word):,} {word}" for word in dict.fromkeys(words))
+    verdicts = [verdict(check) for check in rest]
+    counts = ", ".join(f"{verdicts.count(word):,} {word}" for word in dict.fromkeys(verdicts))
     return f"{counted(len(rest), 'more slice')}: {counts}"
 
 

@@ -29,5 +29,5 @@ class PolicyReport(Report):
 
     @property
     def is_made_here(self) -> bool:
-        """Whether the run itself made the model, so that its weights are on the run's shelf."""
+        """Whether the run itself made the model, so that its weights are among the run's files."""
         return self.kind in ("embedded", "warm_started")

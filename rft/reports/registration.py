@@ -49,7 +49,7 @@ class Registration(Report):
     with a decision, and nobody is asked to promote it."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         if not self.registered:
             return "not registered in the ledger, so nobody is asked to promote it"
         look = f"look {self.look} of {self.looks} at this test set, registered as entry {self.entry}"

@@ -31,7 +31,7 @@ class Feature(Report):
     Text: a `sample` of conversations, each as hashes of its words; embedding: each as base64 of
     little-endian float16. `n` conversations had a value, `nulls` had none.
 
-    `cells` are the counts per group of units (rft/snapshots/schema.py), from which noise is drawn:
+    `cells` are the counts per group of units (rft/traffic/schema.py), from which noise is drawn:
     for each group, in turn, a bin and its count. Empty where a profile of an earlier version has
     none; then every conversation counts as its own unit. `days` are the same per day, from which is
     seen how a window differs from itself; empty where all are of one day.

@@ -1,5 +1,5 @@
-"""Write the gate's results in words: what a check found (`in_words`), and the reason for the
-decision (`reason`). What to do when it is inconclusive is in rft/gate/more.py.
+"""Write the gate's results in words: what a check found (`describe`), and the reason for the
+decision (`reason`). What to do when it is inconclusive is in rft/gate/sample_size.py.
 
 The stage's lines, `decision.json`, the terminal and the page all show these words. They are made
 from the checks alone, so that an old decision can be shown without its run.
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from rft.formatting import counted, signed
 from rft.reports.gate import OF_RANGE, Check
-from rft.words import counted, signed
 
 HACK_RATE = "hack rate"
 COST, TURNS, UNREADABLE, UNSCORED = "token cost", "P95 turns", "unreadable calls", "unscored increase"
@@ -34,7 +34,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def in_words(check: Check) -> str:
+def describe(check: Check) -> str:
     """`mean reward: passed, +0.210 [+0.180, +0.240] against +0.050`."""
     numbered = f", {numbers(check)}" if check.value is not None else ""
     return f"{check.name}: {verdict(check)}{numbered}" + (f" ({check.detail})" if check.detail else "")

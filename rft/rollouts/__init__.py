@@ -2,7 +2,7 @@
 
 policy        what a policy is: the protocols that engines and servers implement
 loop          THE loop: one rollout from the first message to its grade
-beside        an event loop in a thread of its own, while this one decodes
+loop_thread   an event loop in a thread of its own, while this one decodes
 garbage       less work for the garbage collector meanwhile
 prompting     the prompt in force, and how many turns it allows
 recovery      pause, play again, refill

@@ -37,7 +37,7 @@ async def unjudgeable(
     example, one = silent[-1]
 
     async def graded(turns: Sequence[Turn], stop: StopReason, word: str) -> Grade:
-        context = RolloutContext(traces.of(f"blame {word}", 0), example)
+        context = RolloutContext(traces.trace_id(f"blame {word}", 0), example)
         try:
             return await grader.grade(example, turns, stop, context)
         finally:
@@ -52,9 +52,9 @@ async def unjudgeable(
     again = await graded(one.turns, one.stop_reason, f"again {one.rollout_id}")
     if again.score is not None or again.explanation != one.grade.explanation:
         return ""
-    said = clip((one.turns[-1].text if one.turns else "").encode())
+    answer = clip((one.turns[-1].text if one.turns else "").encode())
     return (
-        f"The grader answers, and has no score for what the policy wrote, such as {said!r} (example {example.id}, "
+        f"The grader answers, and has no score for what the policy wrote, such as {answer!r} (example {example.id}, "
         f"rollout {one.rollout_id}). {FORM_REMEDY}"
     )
 
@@ -62,7 +62,7 @@ async def unjudgeable(
 def _is_silent(one: Trajectory) -> bool:
     """Whether the grader answered, and gave no score. One that takes too long is waited for: to ask
     it again would take as long."""
-    answered = one.stop_reason not in INFRASTRUCTURE and one.grade.status is not GradeStatus.timeout
+    answered = one.stop_reason not in INFRASTRUCTURE and one.grade.status is not GradeStatus.grader_timeout
     return one.reward is None and answered
 
 

@@ -9,8 +9,9 @@ person can read a row (rft/rollouts/transcript.py), and it can be graded again w
 (rft/rollouts/replay.py).
 
 While a stage runs, its rows wait under `.rft/` in a store that survives any kill
-(rft/rollouts/store.py); `write` turns them into the shelf's file. In the store a row has its `rest`
-beside it: from both, `restored` rebuilds the trajectory, and a killed stage goes on with it.
+(rft/rollouts/store.py); `write` turns them into the stage's file. In the store a row has beside it
+what it lacks of its turns (`turns_json`): from both, `restored` rebuilds the trajectory, and a
+killed stage goes on with it.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def row(
     )
 
 
-def rest(trajectory: Trajectory, word: str = "") -> str:
+def turns_json(trajectory: Trajectory, word: str = "") -> str:
     """Return as JSON what a rollout's row lacks: the word of its repetition (recovery.Play), and
     its turns without the tokens, of which only the number is needed."""
     turns = [
@@ -172,9 +173,9 @@ def rest(trajectory: Trajectory, word: str = "") -> str:
     return _json({"word": word, "turns": turns})
 
 
-def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
+def restored(row: LogRow, turns_json: str, wall_s: float) -> tuple[str, Trajectory]:
     """Rebuild the word and the rollout's trajectory. Its log-probabilities have 32 bits."""
-    found = json.loads(rest)
+    found = json.loads(turns_json)
     ids, logprobs = iter(row.ids), iter(row.logprobs)
     turns: list[Turn] = []
     for turn in found["turns"]:
@@ -208,7 +209,7 @@ def restored(row: LogRow, rest: str, wall_s: float) -> tuple[str, Trajectory]:
 
 def _grade(row: LogRow) -> Grade:
     status = GradeStatus(row.status)
-    flags, evidence = (tuple(json.loads(said or "[]")) for said in (row.flags, row.evidence))
+    flags, evidence = (tuple(json.loads(text or "[]")) for text in (row.flags, row.evidence))
     if row.score is None:
         return Unscored(cast(UnscoredStatus, status), row.explanation, flags, evidence)
     parts = json.loads(row.components)
@@ -250,7 +251,7 @@ def schema() -> pa.Schema:
 
 
 def write(rows: Iterable[LogRow], path: Path) -> None:
-    """Write the shelf's file, whole or not at all; on the disk when this returns. Equal rows give
+    """Write the stage's file, whole or not at all; on the disk when this returns. Equal rows give
     equal bytes."""
     import pyarrow.parquet as pq
 
@@ -271,7 +272,7 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
         found = pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
     except pa.ArrowInvalid as error:
         what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
-        raise UserError(f"{what}. Make the stage's shelf again: {commands.command('run')}") from None
+        raise UserError(f"{what}. Make the stage's files again: {commands.command('run')}") from None
     for column in _LATER:
         if column not in found.column_names:
             found = found.append_column(column, pa.nulls(len(found), pa.int32()))

@@ -7,7 +7,7 @@ holds them at a barrier in each turn (rft/sampling/batching.py): with a fixed or
 seed per rollout, equal inputs give equal bytes.
 
 Limits are checked in this order, and the first that applies is the stop reason:
-  1. the policy's server gave no turn           policy_error    never scored
+  1. the policy's server gave no turn           sampler_error   never scored
   2. the turn's own sampling passed a deadline  timeout         graded: the policy caused it
   3. the turn was cut by the token limit        max_tokens      graded
   4. the message cannot be read                 parse_error     graded
@@ -29,7 +29,7 @@ stands still while our own sampler serves others (Sampled.queued_s: the barrier,
 tokens); only the batch's deadline bounds that. So a crowded sampler ends nobody's rollout. An
 endless turn is cut where the policy's own time is up, behind the barrier too, and what was said
 until then is kept: the dialogue holds that deadline (rft/sampling/engine.py). How a server spends
-its time is unknown: none of it counts as sampling, and its deadline is policy_error.
+its time is unknown: none of it counts as sampling, and its deadline is sampler_error.
 
 A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other
 calls. If it refuses, the policy is told and the rollout goes on. The first terminal call of a turn
@@ -145,7 +145,7 @@ class _Live:
 
 Ended = Callable[[Request, Trajectory], None]
 """Called once per rollout, as soon as it has its grade."""
-Heard = Callable[[int, bool], None]
+OnProgress = Callable[[int, bool], None]
 """Is told the tokens of each turn as it comes, and with True that a rollout was played."""
 
 
@@ -158,7 +158,7 @@ async def run_rollouts(
     conditions: Conditions,
     times: dict[str, float],
     ended: Ended = lambda request, trajectory: None,
-    heard: Heard = lambda tokens, played: None,
+    on_progress: OnProgress = lambda tokens, played: None,
 ) -> list[Trajectory]:
     """Return one trajectory per request, in order. Adds sampling, tools and grading to `times`.
 
@@ -175,8 +175,8 @@ async def run_rollouts(
         return live.record
 
     async def play_and_grade(live: _Live) -> None:
-        await _play_in_time(live, client, conditions, start, heard)
-        heard(0, True)
+        await _play_in_time(live, client, conditions, start, on_progress)
+        on_progress(0, True)
         await _grade(grader, client, live, conditions.limits)
         if not policy.blocks:
             close(live)
@@ -202,7 +202,9 @@ async def run_rollouts(
     return trajectories
 
 
-async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions, start: float, heard: Heard) -> None:
+async def _play_in_time(
+    live: _Live, client: ToolClient, conditions: Conditions, start: float, on_progress: OnProgress
+) -> None:
     """Run `_play` within the rollout's deadline, with optional start and end lifecycle calls."""
     limits = conditions.limits
     live.began = time.monotonic()
@@ -212,20 +214,20 @@ async def _play_in_time(live: _Live, client: ToolClient, conditions: Conditions,
         if failure is not None:
             live.end(StopReason.tool_error, failure)
         else:
-            await _play(live, client, conditions, heard)
+            await _play(live, client, conditions, on_progress)
     except TimeoutError:
         live.end_overdue(limits.deadline_s)
         _keep_unanswered(live, client)
     except PolicyFailed as failure:
         passed = f"; rollout.deadline_s = {limits.deadline_s:g} s passed" if live.spent_s >= limits.deadline_s else ""
-        live.end(StopReason.policy_error, f"{failure}{passed}")
+        live.end(StopReason.sampler_error, f"{failure}{passed}")
     assert live.stop is not None
     live.dialogue.close()  # first: the end call must not hold up the other rows' next turn
     live.ended_s = time.monotonic() - start
     await client.end(live.context, live.stop)
 
 
-async def _play(live: _Live, client: ToolClient, conditions: Conditions, heard: Heard) -> None:
+async def _play(live: _Live, client: ToolClient, conditions: Conditions, on_progress: OnProgress) -> None:
     limits, prompt = conditions.limits, conditions.prompt
     last = num_turns(prompt, limits) - 1
     added = live.dialogue.prompt_ids
@@ -235,7 +237,7 @@ async def _play(live: _Live, client: ToolClient, conditions: Conditions, heard: 
         sampled = await live.dialogue.sample(limits.max_turn_tokens, min(limits.turn_deadline_s, left_s))
         live.sampling_s += sampled.seconds
         live.queued_s += sampled.queued_s
-        heard(len(sampled.ids), False)
+        on_progress(len(sampled.ids), False)
         _stop_before_calls(live, sampled, limits, left_s)
         calls = sampled.reading.calls
         live.unanswered, live.arrived = (sampled, added, time.monotonic()), {}
@@ -403,7 +405,7 @@ async def _grade(grader: Grader, client: ToolClient, live: _Live, limits: config
                 live.grade = await grader.grade(live.request.example, live.turns, live.stop, live.context)
         except TimeoutError:
             why = f"grader: no grade within rollout.grader_deadline_s = {limits.grader_deadline_s:g} s"
-            live.grade = Unscored(GradeStatus.timeout, why)
+            live.grade = Unscored(GradeStatus.grader_timeout, why)
     await client.release(live.context)
 
 
@@ -433,7 +435,7 @@ def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -
     lives: list[_Live] = []
     for request, seed, dialogue in zip(requests, seeds, dialogues, strict=True):
         name = rollout_id(conditions.name, seed)
-        trace = conditions.traces.of(name, request.attempt)
+        trace = conditions.traces.trace_id(name, request.attempt)
         context = RolloutContext(trace, request.example, conditions.split, conditions.step, request.attempt)
         lives.append(_Live(request, name, context, dialogue))
     return lives
@@ -442,7 +444,7 @@ def _open(policy: Policy, requests: Sequence[Request], conditions: Conditions) -
 def _record(live: _Live, section: config.Budget, lowest: float) -> Trajectory:
     assert live.stop is not None
     assert live.grade is not None
-    reward = budget.reward(live.grade, budget.Use.of(live.turns, live.ended_s - live.queued_s), section, lowest)
+    reward = budget.reward(live.grade, budget.Use.from_turns(live.turns, live.ended_s - live.queued_s), section, lowest)
     return Trajectory(
         rollout_id=live.rollout_id,
         example_id=live.request.example.id,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 from rft import progress
-from rft.words import counted
+from rft.formatting import counted
 
 
 class Pace:
@@ -38,5 +38,5 @@ class Pace:
         seconds = max(time.monotonic() - self._began, 1e-3)
         rate = f", {self._tokens / seconds:,.0f} tokens/s" if self._tokens else ""
         again = f" and {self._again:,} played again" if self._again else ""
-        words = f"sampling: {self._played} of {counted(self._of, 'rollout')}{again}, {counted(self._turns, 'turn')}"
-        progress.within(self._stage, words + rate)
+        message = f"sampling: {self._played} of {counted(self._of, 'rollout')}{again}, {counted(self._turns, 'turn')}"
+        progress.within(self._stage, message + rate)

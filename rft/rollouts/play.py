@@ -1,9 +1,9 @@
 """One conversation of a person with an agent and its tools.
 
-    with workbench(params, recipe) as bench:
-        table = Table(bench, policy, prompt, temperature, seed)
+    with rollout_runner(params, recipe) as runner:
+        table = Table(runner, policy, prompt, temperature, seed)
         table.begin(example)                        -> Exchange, graded
-        table.say("what is the code of angina?")    -> Exchange
+        table.send("what is the code of angina?")   -> Exchange
 
 Each exchange is a rollout as in a stage: same loop, same limits, same tools. The loop knows one
 opening, so each exchange opens with all messages so far. The chat template renders the earlier
@@ -22,7 +22,7 @@ from rft.errors import InfrastructureError, UserError
 from rft.reports import PromptSettings
 from rft.rollouts.loop import Conditions, Request
 from rft.rollouts.policy import Policy
-from rft.rollouts.runner import Workbench
+from rft.rollouts.runner import RolloutRunner
 from rft.types import INFRASTRUCTURE, Example, Message, StopReason, Trajectory, Turn
 
 
@@ -38,8 +38,10 @@ class Exchange:
 class Table:
     """Holds the conversation. `messages`: all that was said so far."""
 
-    def __init__(self, bench: Workbench, policy: Policy, prompt: PromptSettings, temperature: float, seed: int) -> None:
-        self._bench, self._policy, self._prompt = bench, policy, prompt
+    def __init__(
+        self, runner: RolloutRunner, policy: Policy, prompt: PromptSettings, temperature: float, seed: int
+    ) -> None:
+        self._runner, self._policy, self._prompt = runner, policy, prompt
         self._temperature, self._seed = temperature, seed
         self._asked = 0
         self._example: Example | None = None
@@ -50,8 +52,8 @@ class Table:
         self._example, self.messages = example, list(example.messages)
         return self._exchange(example, graded=True)
 
-    def say(self, text: str) -> Exchange:
-        """Say something. Raises UserError when the context is full, InfrastructureError when a tool
+    def send(self, text: str) -> Exchange:
+        """Send a text. Raises UserError when the context is full, InfrastructureError when a tool
         or the policy's server failed."""
         before = self.messages
         self.messages = [*before, {"role": "user", "content": text}]
@@ -70,12 +72,12 @@ class Table:
         return exchange
 
     def _exchange(self, example: Example, graded: bool) -> Exchange:
-        self._bench.check_rows([example])
-        self._bench.check_openings(self._policy, [example], self._prompt)
-        seed, limits = (self._seed, self._asked), self._bench.params.rollout
+        self._runner.check_rows([example])
+        self._runner.check_openings(self._policy, [example], self._prompt)
+        seed, limits = (self._seed, self._asked), self._runner.params.rollout
         conditions = Conditions(self._prompt, self._temperature, seed, limits, f"play/{self._asked}")
         self._asked += 1
-        trajectory = self._bench.converse(self._policy, Request(example, 0), conditions, graded)
+        trajectory = self._runner.converse(self._policy, Request(example, 0), conditions, graded)
         if trajectory.stop_reason in INFRASTRUCTURE:
             what = f"{trajectory.stop_reason}: {trajectory.grade.explanation}"
             raise InfrastructureError(f"{what} Nothing of it is part of the conversation.")

@@ -57,14 +57,18 @@ class Policy(Protocol):
     blocks: bool
     """Sampling blocks the event loop, so grades wait for the end of the batch."""
 
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+    async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
         """Check, before a stage's first batch, that each opening leaves room for an answer. Raises
         UserError naming the example."""
         ...
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> Sequence[Dialogue]:
-        """Open one dialogue per opening. `max_tokens` bounds the whole context of each; None: the
+        """Open one dialogue per opening. `max_context_tokens` bounds each context; None: the
         policy's own limit does."""
         ...

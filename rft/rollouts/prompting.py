@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rft import commands, config, shelves
+from rft import commands, config, stage_files
 from rft.errors import ConfigError
 from rft.recipe import Recipe
 from rft.reports import Champion, PromptSettings
@@ -13,7 +13,7 @@ from rft.reports import Champion, PromptSettings
 
 def champion_prompt(recipe: Recipe) -> PromptSettings:
     """Find the prompt that is served now; before any promotion it is the recipe's seed."""
-    return shelves.champion().prompt or recipe.prompts.seed
+    return stage_files.champion().prompt or recipe.prompts.seed
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
@@ -31,12 +31,12 @@ def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     """Yield (what, remedy) for each prompt that asks for more turns than rollout.max_turns."""
     prompts, file, limit = recipe.prompts, recipe.folder / "prompts.json", params.rollout.max_turns
     most = max([0, *prompts.max_turns])
-    served = shelves.champion().prompt
+    served = stage_files.champion().prompt
     back = f"go back to a champion that keeps to it: {commands.rollback(params.recipe.path)}"
     for where, asked, lower in (
         (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
         (f"{file}: max_turns", most, "take it out"),
-        (f"{shelves.path(Champion)}: prompt.max_turns", served and served.max_turns, back),
+        (f"{stage_files.path(Champion)}: prompt.max_turns", served and served.max_turns, back),
     ):
         if asked is not None and asked > limit:
             allowed = f"rollout.max_turns = {limit} in params.yaml, which a prompt may only lower"

@@ -78,7 +78,7 @@ async def play(
     play_once: Play,
     requests: Sequence[Request],
     limits: config.Rollout,
-    say: Callable[[str], None],
+    report_line: Callable[[str], None],
     resumed: Iterable[Resumed] = (),
     blame: Blame | None = None,
 ) -> Played:
@@ -92,7 +92,7 @@ async def play(
         number += 1  # what ended the stage then may be fixed now
         await _redo(missing, requests, number, "forked too often", played)
     if share_unscored(played.trajectories) > limits.max_unscored_share:
-        await _wait_out(missing, requests, limits, say, played, number, blame)
+        await _wait_out(missing, requests, limits, report_line, played, number, blame)
     if trouble := _forks_too_often(played.trajectories, limits):
         raise InfrastructureError(trouble)
     await _refill(missing, requests, limits, played)
@@ -142,7 +142,7 @@ async def _wait_out(
     play_once: Play,
     requests: Sequence[Request],
     limits: config.Rollout,
-    say: Callable[[str], None],
+    report_line: Callable[[str], None],
     played: Played,
     number: int,
     blame: Blame | None,
@@ -160,7 +160,7 @@ async def _wait_out(
                 f"{reason} {waited}. Fix the tool server or grader and start again; finished work is kept."
             )
         running = " Is it running, at that address?" if UNREACHED.search(reason) else ""
-        say(
+        report_line(
             f"paused: {reason}{running} Trying again in {min(pause, left):.0f} s, for {duration(left)} more "
             "(rollout.pause_s); nothing is trained meanwhile. Ctrl-C loses nothing: the same command goes on."
         )
@@ -173,7 +173,7 @@ async def _wait_out(
             continue
         await _redo(play_once, requests, number, ASIDE, played)
         if share_unscored(played.trajectories) <= limits.max_unscored_share:
-            say("goes on: tools and grader answer again")
+            report_line("goes on: tools and grader answer again")
             return
 
 

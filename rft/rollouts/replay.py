@@ -155,13 +155,13 @@ async def _grade(row: LogRow, grader: Grader, deadline_s: float, traces: Traces)
     if stop in INFRASTRUCTURE:
         return Unscored(GradeStatus.infra_error, f"not sent: the rollout ended with {stop}")
     example = example_of(row)
-    context = RolloutContext(traces.of(row.rollout_id, row.attempt), example, row.split, row.step, row.attempt)
+    context = RolloutContext(traces.trace_id(row.rollout_id, row.attempt), example, row.split, row.step, row.attempt)
     try:
         async with asyncio.timeout(deadline_s):
             return await grader.grade(example, turns(row), stop, context)
     except TimeoutError:
         why = f"grader: no grade within rollout.grader_deadline_s = {deadline_s:g} s"
-        return Unscored(GradeStatus.timeout, why)
+        return Unscored(GradeStatus.grader_timeout, why)
 
 
 # -- a row, read back ------------------------------------------------------------------------------

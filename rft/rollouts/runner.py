@@ -1,9 +1,9 @@
 """Plays rollouts for a stage: opens the tool server, the client and the grader, and plays batches.
 
-    with workbench(params, recipe) as bench:
-        policy = policies.of(bench, "champion", device).policy
-        rows = bench.measure(policy, examples, plan, store, ...)   batch after batch, resumable
-        played = bench.run(policy, requests, conditions, stage, Waiting(...))   one batch
+    with rollout_runner(params, recipe) as runner:
+        policy = policies.load_policy(runner, "champion", device).policy
+        rows = runner.measure(policy, examples, plan, store, ...)   batch after batch, resumable
+        played = runner.run(policy, requests, conditions, stage, Waiting(...))   one batch
 
 The server is the recipe's own, started here on a free port and stopped at the end, or the external
 one of `tools.server_url`.
@@ -16,8 +16,8 @@ row is made then, once; the end of its batch only adds what became of it. Behind
 (Policy.blocks) the batch is held whole. So a kill there costs whole batches: decoded together
 again, they have the bytes of an uninterrupted run.
 
-Tools and graders are waited for in an event loop beside (rft/rollouts/beside.py), while this thread
-decodes.
+Tools and graders are waited for in an event loop in a thread of its own
+(rft/rollouts/loop_thread.py), while this one decodes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from rft.recipe import Recipe
 from rft.reports import PromptSettings
 from rft.rollouts import blame, determinism, recovery, serving
 from rft.rollouts import log as rollout_log
-from rft.rollouts.beside import LoopBeside
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import Conditions, Request, run_rollouts
+from rft.rollouts.loop_thread import LoopThread
 from rft.rollouts.pace import Pace
 from rft.rollouts.policy import Policy
 from rft.rollouts.prompting import too_many_turns
@@ -113,8 +113,8 @@ class Plan:
 class Waiting:
     """Where finished rollouts wait for the end of their batch: `store.add_all(..., batch)`.
 
-    Several calls of `Workbench.run` may share a batch, as those of an optimizer step do, if no two
-    of their requests are equal.
+    Several calls of `RolloutRunner.run` may share a batch, as those of an optimizer step do, if no
+    two of their requests are equal.
     """
 
     store: RolloutStore
@@ -125,9 +125,9 @@ class Waiting:
         """Find what was finished of these requests before the stage was started again."""
         asked = {(request.example.id, request.sample): request for request in requests}
         found: list[Resumed] = []
-        for row, wall_s, _, rest in self.store.held(self.batch):
+        for row, wall_s, _, turns_json in self.store.held(self.batch):
             if (request := asked.get((row.example_id, row.sample))) is not None:
-                word, trajectory = rollout_log.restored(row, rest, wall_s)
+                word, trajectory = rollout_log.restored(row, turns_json, wall_s)
                 found.append(Resumed(word, replace(request, attempt=row.attempt), trajectory))
         return found
 
@@ -173,25 +173,25 @@ class _Holder:
             )
             for request, trajectory in ended
         ]
-        rests = [rollout_log.rest(trajectory, self._word) for _, trajectory in ended]
-        where.store.hold(rows, [trajectory.wall_s for _, trajectory in ended], rests, where.batch)
+        turns_jsons = [rollout_log.turns_json(trajectory, self._word) for _, trajectory in ended]
+        where.store.hold(rows, [trajectory.wall_s for _, trajectory in ended], turns_jsons, where.batch)
 
 
-class Workbench:
-    """Open only inside `workbench`."""
+class RolloutRunner:
+    """Open only inside `rollout_runner`."""
 
     def __init__(
         self,
         params: config.Params,
         recipe: Recipe,
-        runner: LoopBeside,
+        loop_thread: LoopThread,
         client: ToolClient,
         grader: Grader,
         traces: Traces,
     ):
         self.params, self.recipe, self.traces = params, recipe, traces
         self.times = Times()
-        self._runner, self._client, self._grader = runner, client, grader
+        self._loop_thread, self._client, self._grader = loop_thread, client, grader
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ class Workbench:
         self.wait(policy.check_openings(openings, limits.max_tokens))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        return self._loop_thread.run(work)
 
     def run(
         self,
@@ -229,8 +229,10 @@ class Workbench:
         async def play_once(some: Sequence[Request], word: str) -> list[Trajectory]:
             under = replace(conditions, name=f"{conditions.name} {word}") if word else conditions
             phases = self.times.phases
-            heard = pace.again if word or any(request.attempt for request in some) else pace
-            play = functools.partial(run_rollouts, policy, self._client, self._grader, some, under, phases, heard=heard)
+            on_progress = pace.again if word or any(request.attempt for request in some) else pace
+            play = functools.partial(
+                run_rollouts, policy, self._client, self._grader, some, under, phases, on_progress=on_progress
+            )
             if waiting is None:
                 return await play()
             holder = _Holder(waiting, under, stage, word)
@@ -246,8 +248,10 @@ class Workbench:
             share = conditions.limits.max_unscored_share
             return await blame.unjudgeable(self.recipe, self._grader, self._client, self.traces, found, share)
 
-        say = functools.partial(progress.say, stage)
-        return self._runner.run(recovery.play(play_once, requests, conditions.limits, say, resumed, blamed))
+        report_line = functools.partial(progress.print_line, stage)
+        return self._loop_thread.run(
+            recovery.play(play_once, requests, conditions.limits, report_line, resumed, blamed)
+        )
 
     def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
         """Play one rollout for a person who waits: no outage is waited out, and nothing is kept.
@@ -310,8 +314,8 @@ def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
 
 
 @contextmanager
-def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[Workbench]:
-    """Open a workbench. `work`: the stage's unfinished work, with the nonce of its trace ids.
+def rollout_runner(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[RolloutRunner]:
+    """Open a runner. `work`: the stage's unfinished work, with the nonce of its trace ids.
 
     Raises ConfigError for a budget that these tools or this run's mode cannot keep, for a prompt
     that asks for too many turns, and for answers that this recipe cannot choose.
@@ -321,19 +325,19 @@ def workbench(params: config.Params, recipe: Recipe, work: Path | None = None) -
     if problems := [f"{what}. {remedy}" for what, remedy in too_many_turns(params, recipe)]:
         raise ConfigError("\n".join(problems))
     names = schemas(recipe)
-    with running(recipe, params.tools) as endpoint, LoopBeside() as runner, ExitStack() as stack:
+    with running(recipe, params.tools) as endpoint, LoopThread() as loop_thread, ExitStack() as stack:
         client = ToolClient(endpoint, params.tools, names, recipe=recipe)
         unopened = grader_of(recipe.grader, endpoint, params.tools)
 
         def opened(one: AbstractAsyncContextManager[T]) -> T:
-            entered = runner.run(one.__aenter__())
-            stack.callback(lambda: runner.run(one.__aexit__(None, None, None)))
+            entered = loop_thread.run(one.__aenter__())
+            stack.callback(lambda: loop_thread.run(one.__aexit__(None, None, None)))
             return entered
 
         client, grader = opened(client), opened(unopened)
         served = [*(tool["function"]["name"] for tool in client.schemas), *(one.name for one in params.tools.endpoints)]
         budget.check(params.rollout.budget, served)  # an endpoint's schema may stand in the rows alone
-        yield Workbench(params, recipe, runner, client, grader, trace.begin(work) if work else Traces())
+        yield RolloutRunner(params, recipe, loop_thread, client, grader, trace.begin(work) if work else Traces())
 
 
-__all__ = ["Plan", "Times", "Waiting", "Workbench", "workbench"]
+__all__ = ["Plan", "RolloutRunner", "Times", "Waiting", "rollout_runner"]

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rft import commands, config, files, shelves
+from rft import commands, config, files, stage_files
 from rft.errors import ConfigError, UserError
 from rft.recipe import Recipe
 from rft.reports import Champion
@@ -75,9 +75,9 @@ def without_verify(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
         return
     if params.policy.serve.method == "best_of_n":
         yield f"params.yaml: policy.serve.method = best_of_n, but {missing}", f"{write}, or choose another method."
-    if shelves.champion().serve.method == "best_of_n":
+    if stage_files.champion().serve.method == "best_of_n":
         back = commands.rollback(params.recipe.path)
-        what = f"{shelves.path(Champion)}: serve.method is best_of_n, but {missing}"
+        what = f"{stage_files.path(Champion)}: serve.method is best_of_n, but {missing}"
         yield what, f"{write}, or go back to a champion that is served otherwise: {back}"
 
 

@@ -1,13 +1,13 @@
 """The rollout log of a stage in progress: what was added stays, once, whatever kills the stage.
 
     with RolloutStore(work / "rollouts") as store:
-        store.hold(rows, seconds, rests, "step-3")  hold finished rollouts of an unfinished batch
+        store.hold(rows, seconds, turns, "step-3")  hold finished rollouts of an unfinished batch
         store.held("step-3")                        return them, after a kill too
         store.add_all(rows, seconds, "step-3")      finish the batch: nothing of it is held any more
         store.batch("step-3")                       (rows, seconds); None if it was never finished
         store.reopen(lambda row: row.step > 2)      hold again what is newer than the checkpoint
         store.keep(lambda row: row.step <= 2)       forget what is newer
-        rollout_log.write(store, shelf)             write the shelf's file, in the order of adding
+        rollout_log.write(store, path)              write the stage's file, in the order of adding
 
 The folder holds one SQLite database, `rollouts.db`, with two tables of the same columns: `rollouts`
 for finished batches, and `held` for finished rollouts of unfinished batches, because what their
@@ -17,7 +17,7 @@ by the next start. Whoever adds a batch need not know what is held: a held rollo
 its rows is added too, left out as `not asked for again`.
 
 The database is in WAL mode with `synchronous=FULL`. A commit appends to `rollouts.db-wal` and
-fsyncs it once; a reader (`look`) and the writer never wait for each other. While a stage works, and
+fsyncs it once; a reader (`read`) and the writer never wait for each other. While a stage works, and
 after a kill, `-wal` and `-shm` belong to the database: a copy of `rollouts.db` alone is older than
 the store. A store that was closed in order is one plain file. WAL needs shared memory, so the
 writer and its readers run on one machine.
@@ -76,13 +76,14 @@ _SCHEMA = (
 _REMEDY = "Put the old file back, or delete the folder: the stage then starts over."
 
 
-class Kept(NamedTuple):
-    """A stored row. `rest`: what it lacks of its rollout (rollout_log.rest); "" if never held."""
+class StoredRollout(NamedTuple):
+    """A stored row. `turns_json`, the column `rest`: what it lacks of its rollout
+    (`rollout_log.turns_json`); "" if never held."""
 
     row: LogRow
     wall_s: float
     batch: str
-    rest: str = ""
+    turns_json: str = ""
 
 
 class OtherVersion(InfrastructureError):
@@ -141,28 +142,28 @@ class RolloutStore:
         assert len(rows) == len(seconds) > 0, "a batch has rows, and a time for each"
         with self._transaction():
             assert not batch or batch not in self, f"batch {batch!r} is there already"
-            rests = dict(self._ask("SELECT rollout_id, rest FROM held WHERE batch = ?", batch))
+            turns_jsons = dict(self._ask("SELECT rollout_id, rest FROM held WHERE batch = ?", batch))
             timed = zip(rows, seconds, strict=True)
-            kept = [Kept(row, wall_s, batch, rests.get(row.rollout_id, "")) for row, wall_s in timed]
+            kept = [StoredRollout(row, wall_s, batch, turns_jsons.get(row.rollout_id, "")) for row, wall_s in timed]
             self._insert("rollouts", [*kept, *self.unasked(batch, rows)])
             self._database.execute("DELETE FROM held WHERE batch = ?", [batch])
 
     # -- holding -----------------------------------------------------------------------------------
-    def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], rests: Sequence[str], batch: str) -> None:
+    def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], turns_jsons: Sequence[str], batch: str) -> None:
         """Hold rollouts, in progress until their batch is added. All are on the disk when it
         returns; after a kill or an OSError, none."""
         assert batch, "held rollouts wait for a batch with a name"
-        given = zip(rows, seconds, rests, strict=True)
-        kept = [_in_progress(Kept(row, wall_s, batch, rest)) for row, wall_s, rest in given]
+        given = zip(rows, seconds, turns_jsons, strict=True)
+        kept = [_in_progress(StoredRollout(row, wall_s, batch, turns_json)) for row, wall_s, turns_json in given]
         with self._transaction():
             assert batch not in self, f"batch {batch!r} is there already"
             self._insert("held", kept)
 
-    def held(self, batch: str) -> list[Kept]:
+    def held(self, batch: str) -> list[StoredRollout]:
         """Return what is held for the batch, in the order of holding."""
         return [one for _, one in self._kept("held", batch)]
 
-    def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[Kept]:
+    def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[StoredRollout]:
         """Return what is held for the batch and not among its rows: `add_all` adds that too."""
         there = {row.rollout_id for row in rows}
         left = [one for one in self.held(batch) if one.row.rollout_id not in there]
@@ -190,7 +191,7 @@ class RolloutStore:
             self._delete("rollouts", going)
         return len(going)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
     def __len__(self) -> int:
         return self._ask("SELECT count(*) FROM rollouts")[0][0]
 
@@ -255,7 +256,7 @@ class RolloutStore:
             _create(self.path)
         elif wal.exists() and _is_damaged(wal):
             raise InfrastructureError(f"{wal} was changed after it was written. {_REMEDY}")
-        with _in_words(self.path):
+        with _explained(self.path):
             database = _connected(self.path, "rw")
             try:
                 for setting in (*_SETTINGS, f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
@@ -271,7 +272,7 @@ class RolloutStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._alone, _in_words(self.path):
+        with self._alone, _explained(self.path):
             try:
                 self._database.execute("BEGIN IMMEDIATE")
                 yield
@@ -282,10 +283,10 @@ class RolloutStore:
                 raise
 
     def _ask(self, question: str, *given: Any) -> list[tuple[Any, ...]]:
-        with self._alone, _in_words(self.path):
+        with self._alone, _explained(self.path):
             return self._database.execute(question, given).fetchall()
 
-    def _kept(self, table: str = "rollouts", batch: str | None = None) -> Iterator[tuple[int, Kept]]:
+    def _kept(self, table: str = "rollouts", batch: str | None = None) -> Iterator[tuple[int, StoredRollout]]:
         """Yield rows by number, which grows with every row."""
         of, given = ("", []) if batch is None else ("AND batch = ?", [batch])
         question = f"SELECT number, {_STORED} FROM {table} WHERE number > ? {of} ORDER BY number LIMIT {_CHUNK}"
@@ -294,7 +295,7 @@ class RolloutStore:
             for last, *values in found:
                 yield last, _unpacked(values, self.path)
 
-    def _insert(self, table: str, kept: Iterable[Kept]) -> None:
+    def _insert(self, table: str, kept: Iterable[StoredRollout]) -> None:
         marks = ", ".join("?" * (len(_FIELDS) + 1))
         self._database.executemany(f"INSERT INTO {table} ({_STORED}) VALUES ({marks})", map(_packed, kept))
 
@@ -302,7 +303,7 @@ class RolloutStore:
         self._database.executemany(f"DELETE FROM {table} WHERE number = ?", ((number,) for number in numbers))
 
 
-def look(folder: Path) -> list[LogRow]:
+def read(folder: Path) -> list[LogRow]:
     """Read a store that another process may be writing to, as it is at one moment. Rollouts of an
     unfinished batch are `in progress`. Raises OtherVersion for a store that this version cannot
     read."""
@@ -318,26 +319,26 @@ def look(folder: Path) -> list[LogRow]:
 
 
 def _rows_in(path: Path) -> list[LogRow]:
-    with _in_words(path), contextlib.closing(_connected(path, "ro")) as database:
+    with _explained(path), contextlib.closing(_connected(path, "ro")) as database:
         database.execute("BEGIN")
         _check_columns(database, path)
         tables = [database.execute(f"SELECT {_STORED} FROM {table} ORDER BY number") for table in _TABLES]
         return [_unpacked(values, path).row for table in tables for values in table]
 
 
-def _in_progress(one: Kept) -> Kept:
+def _in_progress(one: StoredRollout) -> StoredRollout:
     return one._replace(row=replace(one.row, trained=False, left_out=IN_PROGRESS))
 
 
 # -- a row -----------------------------------------------------------------------------------------
-def _packed(one: Kept) -> list[Any]:
-    found = {"batch": one.batch, "wall_s": one.wall_s, "rest": one.rest, **cells(one.row)}
+def _packed(one: StoredRollout) -> list[Any]:
+    found = {"batch": one.batch, "wall_s": one.wall_s, "rest": one.turns_json, **cells(one.row)}
     for name, kind in _LISTS.items():
         found[name] = array(kind, found[name]).tobytes()
     return [*found.values(), _crc32(found)]
 
 
-def _unpacked(values: Sequence[Any], path: Path) -> Kept:
+def _unpacked(values: Sequence[Any], path: Path) -> StoredRollout:
     found: dict[str, Any] = dict(zip(_FIELDS, values[:-1], strict=True))
     for name in _FLAGS:
         found[name] = None if found[name] is None else bool(found[name])
@@ -346,7 +347,9 @@ def _unpacked(values: Sequence[Any], path: Path) -> Kept:
     for name, kind in _LISTS.items():
         found[name] = array(kind, found[name]).tolist()
     found["loss_mask"] = list(map(bool, found["loss_mask"]))
-    return Kept(LogRow(**{name: found[name] for name in COLUMNS}), found["wall_s"], found["batch"], found["rest"])
+    return StoredRollout(
+        LogRow(**{name: found[name] for name in COLUMNS}), found["wall_s"], found["batch"], found["rest"]
+    )
 
 
 def _crc32(found: Mapping[str, Any]) -> int:
@@ -368,7 +371,7 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
 
 def _create(path: Path) -> None:
     """Make the file visible with its tables: a database without them was damaged."""
-    with files.replacing(path, durable=True) as part, _in_words(path):
+    with files.replacing(path, durable=True) as part, _explained(path):
         part.unlink(missing_ok=True)
         with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as database:
             for line in (f"PRAGMA page_size = {_PAGE}", "PRAGMA journal_mode = OFF", "BEGIN", *_SCHEMA, "COMMIT"):
@@ -399,7 +402,7 @@ def _other_version(folder: Path) -> OtherVersion:
 
 
 @contextlib.contextmanager
-def _in_words(path: Path) -> Iterator[None]:
+def _explained(path: Path) -> Iterator[None]:
     """Translate what SQLite raises: a full disk, a damaged file, a disk that fails. Our own
     mistakes stay."""
     try:

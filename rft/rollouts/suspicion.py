@@ -96,7 +96,7 @@ def _none_completed(rows: Sequence[LogRow]) -> str | None:
     first = next(row for row in rows if row.score is not None)
     return (
         f"all {len(rows)} rollouts ended with {reason}, none with an answer. "
-        f"{_first(first)} {_said(first)}; {_grade(first)}. "
+        f"{_first(first)} {_last_turn(first)}; {_grade(first)}. "
         f"Check {_LIMITS.get(reason, 'the section rollout')} before training; {_CANNOT}"
     )
 
@@ -114,7 +114,7 @@ def _one_score(scored: Sequence[LogRow], scale: Scale) -> str | None:
     elif abs(score - scale.chance) <= NOISE * scale.width:
         remedy += f"; {scale.chance:g} is the chance that grader.json declares for answers without any work"
     found = f"all {len(scores)} scores are {score:g}{of_range(scale.ends)}"
-    return f"{found}. {_first(first)} {_said(first)}; {_grade(first)}. {remedy}"
+    return f"{found}. {_first(first)} {_last_turn(first)}; {_grade(first)}. {remedy}"
 
 
 # -- the first example of it -----------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _first(row: LogRow) -> str:
     return f"First: example {row.example_id} (rollout {row.rollout_id})"
 
 
-def _said(row: LogRow) -> str:
+def _last_turn(row: LogRow) -> str:
     turns = dialogue(row).turns
     if turns and turns[-1].calls:
         return f"called {_quoted(signature(turns[-1].calls[-1]))} last"

@@ -17,9 +17,9 @@ from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.rollouts.log import LogRow
 from rft.types import Message
-from rft.words import counted
 
 LOW_PROBABILITY = 0.1
 """A sampled token below it is marked: the policy was not sure here."""
@@ -71,13 +71,13 @@ def dialogue(row: LogRow) -> Dialogue:
 # -- the transcript --------------------------------------------------------------------------------
 def lines(row: LogRow) -> Iterator[Line]:
     yield Line(f"{row.rollout_id}  {title(row)}, example {row.example_id}, sample {row.sample}" + refill(row), "head")
-    said = dialogue(row)
+    parts = dialogue(row)
     if num := _num_opening(row):
         yield Line(f"opening of {counted(num, 'token')}, the tools' schemas among them", "dim")
-    for message in said.opening:
+    for message in parts.opening:
         yield Line(message["role"], "role")
         yield from _block(_text(message))
-    for number, turn in enumerate(said.turns, 1):
+    for number, turn in enumerate(parts.turns, 1):
         yield Line(f"assistant, turn {number}", "role")
         if reasoning := turn.message.get("reasoning_content"):
             yield from _block(reasoning, "dim")
@@ -142,8 +142,8 @@ def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
         yield "components", ", ".join(f"{name} {value:g}" for name, value in components.items()), "text"
     if row.explanation:
         yield "explanation", row.explanation, "text"
-    for said in json.loads(row.evidence or "[]"):
-        yield "evidence", " ".join(said.split()), "text"
+    for suspicion in json.loads(row.evidence or "[]"):
+        yield "evidence", " ".join(suspicion.split()), "text"
     if flags := json.loads(row.flags or "[]"):
         yield "flags", ", ".join(flags), "bad"
     yield "reward", number(row.reward), worth(row)
@@ -221,8 +221,8 @@ def facts(row: LogRow) -> dict[str, str]:
     """Collect what a reader compares between rollouts of one example, in order."""
     found = {"sample": f"{row.sample}{refill(row)}"}
     for n, turn in enumerate(dialogue(row).turns, 1):
-        said = [signature(call) for call in turn.calls] or [_text(turn.message) or "(empty)"]
-        found[f"turn {n}"] = "\n".join(said)
+        shown = [signature(call) for call in turn.calls] or [_text(turn.message) or "(empty)"]
+        found[f"turn {n}"] = "\n".join(shown)
     found |= {
         "stopped": row.stop_reason,
         "score": number(row.score) + (f" {row.status}" if row.status != "ok" else ""),

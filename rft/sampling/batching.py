@@ -9,8 +9,8 @@ Each rollout is a coroutine that asks for its next turn when it is ready. A turn
 
 In both, a turn that ended is handed over at once, and its tools answer while the others still
 speak: another thread than the event loop's decodes, the one that computes for it
-(rft/rollouts/beside.py). Where none does, free mode has a thread of its own, and the barrier blocks
-the loop.
+(rft/rollouts/loop_thread.py). Where none does, free mode has a thread of its own, and the barrier
+blocks the loop.
 
 Only one side touches the session at a time: the event loop uses it only while the other thread
 rests between two tokens, but for `append`, which may come at any time.
@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol, TypeVar
 
-from rft.rollouts.beside import computed, is_beside
+from rft.rollouts.loop_thread import computed, is_in_loop_thread
 from rft.types import Sampled, ToolCall, ToolResult
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Session(Protocol):
     def seatable(self, rows: Sequence[int]) -> list[int]: ...
     def begin(self, row: int, max_new: int, deadline_s: float) -> None: ...
     def advance(self) -> list[int]: ...
-    def said(self, row: int) -> Sampled: ...
+    def take_turn(self, row: int) -> Sampled: ...
     def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None: ...
     def close(self, row: int) -> None: ...
 
@@ -149,7 +149,7 @@ class Batch:
         return ended
 
     async def _computed(self, function: Callable[[], T]) -> T:
-        if is_beside():
+        if is_in_loop_thread():
             return await computed(function)
         if self.barrier:
             return function()
@@ -162,7 +162,7 @@ class Batch:
     def _deliver(self, ended: Sequence[int]) -> None:
         for row in ended:
             self._begun.discard(row)
-            sampled = self.session.said(row)
+            sampled = self.session.take_turn(row)
             if row in self._waiting and not self._waiting[row][-1].done():
                 self._waiting.pop(row)[-1].set_result(sampled)
 

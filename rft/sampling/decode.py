@@ -138,13 +138,13 @@ def _begun(layer: _Layer, is_last: bool, low: bool) -> _Layer:
     """Return a copy for a session. Only the last layer's keys and values are computed alone.
     `low`: with products in bfloat16."""
 
-    def of(product: _Multiplied, norm: torch.Tensor | None = None) -> _Multiplied:
+    def for_session(product: _Multiplied, norm: torch.Tensor | None = None) -> _Multiplied:
         assert isinstance(product, _Product), "begun twice"
         return product.begun(norm, low)
 
-    qkv, kv = of(layer.qkv, layer.before), of(layer.kv, layer.before) if is_last else layer.kv
-    gate_up = of(layer.gate_up, layer.between)
-    return _Layer(None, qkv, kv, layer.qk_norm_2D, of(layer.out), None, gate_up, of(layer.down))
+    qkv, kv = for_session(layer.qkv, layer.before), for_session(layer.kv, layer.before) if is_last else layer.kv
+    gate_up = for_session(layer.gate_up, layer.between)
+    return _Layer(None, qkv, kv, layer.qk_norm_2D, for_session(layer.out), None, gate_up, for_session(layer.down))
 
 
 def fast_forward(model: Any) -> tuple[FastForward | None, str]:
@@ -185,7 +185,7 @@ class FastForward:
     def begun(self, in_bfloat16: bool = False) -> FastForward:
         """Return a forward for one session. `in_bfloat16`: all products but the head's; what they
         are of, and attention, stay in float32."""
-        self._look(0)
+        self._heads(0)
         assert not (in_bfloat16 and self.no_bfloat16), self.no_bfloat16
         if not self._is_plain:
             return self
@@ -200,7 +200,7 @@ class FastForward:
     @torch.inference_mode()
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
         slots.hold(max(feed.end for feed in feeds))
-        heads = self._look(slots.length)
+        heads = self._heads(slots.length)
         attend = (PromptsInLoops if self._loops else Prompts)(slots, heads, feeds)
         ids_N = torch.tensor([token for feed in feeds for token in feed.ids], device=slots.keys_LSHTD.device)
         return self._run(ids_N, attend, attend.last_B)
@@ -208,7 +208,7 @@ class FastForward:
     @torch.inference_mode()
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
         slots.hold(visible)
-        heads = self._look(slots.length)
+        heads = self._heads(slots.length)
         if self._loops:
             slot_B = torch.arange(len(ids_B))
             return self._run(ids_B, StepInLoops(slots, heads, slot_B, positions_B), None)
@@ -244,7 +244,7 @@ class FastForward:
         return normal(x_NE, self._eps, weight)
 
     # -- weights and tables ------------------------------------------------------------------------
-    def _look(self, length: int) -> Heads:
+    def _heads(self, length: int) -> Heads:
         """Lay the weights out again where one of them got other memory; see that the tables reach
         this far."""
         if any(tensors[name].data_ptr() != place for tensors, name, place in self._places):

@@ -8,7 +8,7 @@
     Session.begin(row, max_new, ...)    asks for a turn
     Session.advance() -> rows           one token for all rows that speak; new turns join with it,
                                         ended ones make room
-    Session.said(row) -> Sampled        the turn that ended
+    Session.take_turn(row) -> Sampled   the turn that ended
     Session.append(row, ...)            tool results; they are prefilled with the row's next turn
     Session.sample(rows) -> Sampled     one turn of these rows, begun together
 
@@ -67,7 +67,7 @@ PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
 HELD_BYTES = 2**27
 """Slots up to this size are kept for the next session."""
 
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 class Engine:
@@ -100,9 +100,9 @@ class Engine:
         fast, why = fast_forward(model)
         self.forward: Forward = fast or ModelForward(model)
         if why:
-            _say_once(f"the model's own forward, which is slower: {why}")
+            _print_once(f"the model's own forward, which is slower: {why}")
         elif fast is not None and fast.lacks:
-            _say_once(f"attention by PyTorch's operations, which are slower: {fast.lacks}")
+            _print_once(f"attention by PyTorch's operations, which are slower: {fast.lacks}")
 
     def decoding_in(self, dtype: str) -> Engine:
         """Return a sampler of the same weights that multiplies in this format (`train.decoding`).
@@ -126,13 +126,13 @@ class Engine:
             return self.forward.begun(in_bfloat16=True)
         return self.forward.begun()
 
-    def limit(self, max_tokens: int | None) -> int:
+    def limit(self, configured: int | None) -> int:
         """Return the limit of a whole context. None: as far as the model's positions reach."""
-        if max_tokens is not None and max_tokens > self.max_positions:
+        if configured is not None and configured > self.max_positions:
             raise UserError(
-                f"rollout.max_tokens = {max_tokens} is more than the model's {self.max_positions} positions. Lower it."
+                f"rollout.max_tokens = {configured} is more than the model's {self.max_positions} positions. Lower it."
             )
-        return self.max_positions if max_tokens is None else max_tokens
+        return self.max_positions if configured is None else configured
 
     def stem(self) -> Prefix | None:
         """Return what the prompts of the session before began with, if the weights are the same."""
@@ -169,21 +169,29 @@ class Engine:
         tensors = [*self.model.parameters(), *self.model.buffers()]
         return tuple(torch.stack([tensor.detach().sum(dtype=torch.float32) for tensor in tensors]).tolist())
 
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
-        self.chat.opening_ids(openings, self.limit(max_tokens))
+    async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
+        self.chat.opening_ids(openings, self.limit(max_context_tokens))
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> Sequence[Row]:
-        """Open a dialogue per rollout. `temperature` 0 is greedy; `max_tokens` bounds a row's whole
+        """Open a dialogue per rollout. `temperature` 0 is greedy; `max_context_tokens` bounds its
         context."""
-        return Batch(self.session(openings, seeds, temperature, max_tokens), self.blocks).dialogues()
+        return Batch(self.session(openings, seeds, temperature, max_context_tokens), self.blocks).dialogues()
 
     def session(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> Session:
         """Make a session with one row per opening."""
-        limit = self.limit(max_tokens)
+        limit = self.limit(max_context_tokens)
         return Session(self, self.chat.opening_ids(openings, limit), seeds, temperature, limit)
 
 
@@ -210,9 +218,9 @@ class Session:
         prompts: list[list[int]],
         seeds: Sequence[Sequence[int]],
         temperature: float,
-        max_tokens: int,
+        max_context_tokens: int,
     ):
-        self.engine, self.temperature, self.max_tokens = engine, temperature, max_tokens
+        self.engine, self.temperature, self.max_context_tokens = engine, temperature, max_context_tokens
         self.lengths = [0] * len(prompts)  # tokens in the slot
         self.pending = [list(ids) for ids in prompts]  # tokens that are not
         self.turns = [0] * len(prompts)
@@ -242,12 +250,12 @@ class Session:
 
     def room(self, row: int) -> int:
         """Return how many tokens still fit into this row's context."""
-        return self.max_tokens - self.lengths[row] - len(self.pending[row])
+        return self.max_context_tokens - self.lengths[row] - len(self.pending[row])
 
     def append(self, row: int, calls: Sequence[ToolCall], outputs: Sequence[str]) -> tuple[int, ...] | None:
         """Append tool results to the row; return their ids, or None if they do not fit and nothing
         was appended."""
-        ids = self.engine.chat.reply_ids(calls, outputs)
+        ids = self.engine.chat.tool_result_ids(calls, outputs)
         if len(ids) >= self.room(row):
             return None
         self.pending[row] += ids
@@ -260,7 +268,7 @@ class Session:
             self.begin(row, max_new)
         while self.speaking:
             self.advance()
-        return [self.said(row) for row in rows]
+        return [self.take_turn(row) for row in rows]
 
     # -- turns that come and go --------------------------------------------------------------------
     @property
@@ -342,7 +350,7 @@ class Session:
             self._keep(goes_on)
         return ended
 
-    def said(self, row: int) -> Sampled:
+    def take_turn(self, row: int) -> Sampled:
         """Return the turn that this row ended; call it once per turn."""
         turn = self._turn.pop(row)
         text, reading = self.engine.chat.read(turn.ids, self.turns[row])
@@ -395,8 +403,8 @@ class Session:
                 new.setdefault(self._prompts[row], []).append(row)
         feeds = {row: Feed(self._slot[row], self.lengths[row], self.pending[row]) for row in rows if self.lengths[row]}
         logits = self._tell(feeds)
-        for prompt, said in self._begin(new).items():
-            logits |= dict.fromkeys(new[prompt], said)
+        for prompt, row_logits in self._begin(new).items():
+            logits |= dict.fromkeys(new[prompt], row_logits)
         return torch.stack([logits[row] for row in rows])
 
     def _begin(self, new: dict[Prompt, list[int]]) -> dict[Prompt, torch.Tensor]:
@@ -413,7 +421,9 @@ class Session:
                 if source:
                     self._copy((slots | there)[source], [slots[part.prompt] for part in parts], length)
             told = self._tell({part: Feed(slots[part.prompt], part.start, part.ids) for part in wave})
-            self._ended |= {part.prompt: said for part, said in told.items() if part.end == len(part.prompt)}
+            self._ended |= {
+                part.prompt: row_logits for part, row_logits in told.items() if part.end == len(part.prompt)
+            }
         for prompt, rows in new.items():
             others = [self._slot[row] for row in rows if self._slot[row] != slots.get(prompt)]
             if others:
@@ -506,10 +516,10 @@ class Session:
             self._slots.copy([before[row] for row in moved], [self._slot[row] for row in moved], length)
 
 
-def _say_once(words: str) -> None:
-    if words not in _said:
-        _said.add(words)
-        progress.say("sampler", words)
+def _print_once(message: str) -> None:
+    if message not in _printed:
+        _printed.add(message)
+        progress.print_line("sampler", message)
 
 
 def _positions(model: Any) -> int:

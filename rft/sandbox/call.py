@@ -127,7 +127,7 @@ async def _run(
 ) -> Outcome:
     started = time.monotonic()
     ready = await _first(waiting) or await prepare(means, workspace, limits)
-    end = _End(_Kept(limits.output_bytes), _Kept(limits.output_bytes))
+    end = _End(_Output(limits.output_bytes), _Output(limits.output_bytes))
     try:
         try:
             os.pwrite(ready.script, command.script(call.cmd, call.cwd, call.env).encode(), 0)
@@ -144,8 +144,8 @@ async def _run(
         ready.cell.close()
     exit_code = ready.status.exit_code
     if exit_code is None and not end.timed_out and not oom:
-        words = end.err.text().decode("utf-8", "replace").strip()[-1000:]
-        raise InfrastructureError(f"The sandbox cannot be made: {words or 'it ended and says nothing'}")
+        errors = end.err.text().decode("utf-8", "replace").strip()[-1000:]
+        raise InfrastructureError(f"The sandbox cannot be made: {errors or 'it ended and says nothing'}")
     return Outcome(
         128 + signal.SIGKILL if exit_code is None else exit_code,
         end.out.text(),
@@ -231,7 +231,7 @@ def _above(descriptor: int) -> int:
 
 # -- the end ---------------------------------------------------------------------------------------
 @dataclass
-class _Kept:
+class _Output:
     """The start of a stream, up to a limit."""
 
     limit: int
@@ -254,8 +254,8 @@ class _Kept:
 class _End:
     """What is known so far of how a call ends."""
 
-    out: _Kept
-    err: _Kept
+    out: _Output
+    err: _Output
     timed_out: bool = False
 
 
@@ -284,7 +284,7 @@ async def _feed(stream: asyncio.StreamWriter, content: bytes) -> None:
     stream.close()
 
 
-async def _read(stream: asyncio.StreamReader, kept: _Kept) -> None:
+async def _read(stream: asyncio.StreamReader, kept: _Output) -> None:
     while piece := await stream.read(_PIECE):
         kept.add(piece)
 

@@ -86,8 +86,8 @@ def _open(path: str) -> int:
 def _run(command: list[str], stdin: int | None = None, keep: tuple[int, ...] = ()) -> None:
     done = subprocess.run(command, stdin=stdin, capture_output=stdin is None, pass_fds=keep)
     if done.returncode:
-        words = (done.stderr or b"").decode("utf-8", "replace").strip()[-500:]
-        raise OSError(f"{command[0]} ended with {done.returncode}: {words}")
+        errors = (done.stderr or b"").decode("utf-8", "replace").strip()[-500:]
+        raise OSError(f"{command[0]} ended with {done.returncode}: {errors}")
 
 
 def _copy(request: dict[str, Any], source: str, target: str, keep: tuple[int, ...] = ()) -> None:

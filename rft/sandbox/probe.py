@@ -31,7 +31,7 @@ ALLOW = (
     "kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0. "
     "A container must be started with the right to make them."
 )
-_LOOK = r"""
+_REPORT = r"""
 printf '{"capabilities": "%s", ' "$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)"
 printf '"filter": "%s", ' "$(sed -n 's/^Seccomp:[[:space:]]*//p' /proc/self/status)"
 printf '"interfaces": "%s", ' "$(sed -n 's/^ *\([^: ]*\):.*/\1/p' /proc/net/dev | tr '\n' ' ')"
@@ -105,16 +105,16 @@ async def _probe() -> Machine:
     means = Means(limits.best(), features, program)
     try:
         try:
-            seen = await _look(means, mode, _LOOK + _REPLACE)
+            seen = await _reported(means, mode, _REPORT + _REPLACE)
         except InfrastructureError:
             mode = replace(mode, overlay=False)
-            seen = await _look(means, mode, _LOOK)
+            seen = await _reported(means, mode, _REPORT)
     except InfrastructureError as error:
         return Machine(_none(f"{error} {ALLOW}"), nothing, mode)
     return Machine(Info("bubblewrap", tuple(_judge(seen, means, mode))), means, mode)
 
 
-async def _look(means: Means, mode: Mode, script: str) -> dict[str, str]:
+async def _reported(means: Means, mode: Mode, script: str) -> dict[str, str]:
     """Run a script in a small sandbox and return what it reports. Raises InfrastructureError."""
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "folder").mkdir()
@@ -129,8 +129,8 @@ async def _look(means: Means, mode: Mode, script: str) -> dict[str, str]:
         if place is not None:
             place.close()
     if outcome.returncode:
-        words = outcome.stderr.decode("utf-8", "replace").strip()[-500:]
-        raise InfrastructureError(f"A shell in a sandbox ended with {outcome.returncode}: {words}")
+        errors = outcome.stderr.decode("utf-8", "replace").strip()[-500:]
+        raise InfrastructureError(f"A shell in a sandbox ended with {outcome.returncode}: {errors}")
     return json.loads(outcome.stdout)
 
 

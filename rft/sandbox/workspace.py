@@ -203,8 +203,8 @@ class Base:
             argv = ["git", "-c", "safe.directory=*", "-C", str(repository), "archive", "--format=tar", commit]
             done = await asyncio.to_thread(subprocess.run, argv, stdout=archive, stderr=subprocess.PIPE)
             if done.returncode:
-                words = done.stderr.decode("utf-8", "replace").strip()
-                raise UserError(f"{repository}: the commit {commit!r} cannot be extracted: {words}")
+                errors = done.stderr.decode("utf-8", "replace").strip()
+                raise UserError(f"{repository}: the commit {commit!r} cannot be extracted: {errors}")
             archive.seek(0)
             return await cls._make(mode, binds, archive=archive.fileno())
 

@@ -11,6 +11,5 @@
                 frozen examples
     gate        decide: promote, reject or inconclusive
 
-No stage imports another one. They share files on the shelves of `data/`, and the rooms below this
-one.
+No stage imports another one. They share files in `data/`, and the rooms below this one.
 """

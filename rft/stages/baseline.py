@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from rft import config, progress, recipe, reports, shelves
+from rft import config, progress, recipe, reports, stage_files
+from rft.formatting import counted
 from rft.models import weights
 from rft.rollouts import evaluate, suspicion
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
 from rft.rollouts.loop import NO_ROOM
 from rft.rollouts.prompting import champion_prompt
-from rft.rollouts.runner import Plan, workbench
+from rft.rollouts.runner import Plan, rollout_runner
 from rft.rollouts.store import RolloutStore
 from rft.rollouts.transcript import dialogue
 from rft.rows import check_graded
 from rft.sampling import policies
 from rft.scale import of_range, share
-from rft.words import counted
 
 FEW, ENOUGH = 8, 24
 """With fewer examples a verdict says little, and one lucky rollout is an eighth of it."""
@@ -41,21 +41,21 @@ def run(params: config.Params) -> None:
     progress.once("baseline", params, partial(_measure, params))
 
 
-def _measure(params: config.Params, work: Path, shelf: Path) -> None:
+def _measure(params: config.Params, work: Path, stage_folder: Path) -> None:
     section = params.baseline
     device = weights.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
-    rows = shelves.load_examples("validation")[: section.examples]
+    rows = stage_files.load_examples("validation")[: section.examples]
     check_graded(rows, ours.grader, "the validation examples")
     prompt = champion_prompt(ours)
     told = progress.Reporter("baseline", len(rows) * (section.k + 1))
-    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
-        policy = policies.of(bench, "champion", device).policy
+    with rollout_runner(params, ours, work) as runner, RolloutStore(work / "rollouts") as store:
+        policy = policies.load_policy(runner, "champion", device).policy
         plan = Plan("baseline", "champion", prompt, section.temperature, section.k, section.seed)
-        sampled = bench.measure(policy, rows, plan, store, told)
-        greedy = bench.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, told, done=len(sampled))
-        bench.times.write(shelf / "timing.json", bench.traces)
-        rollout_log.write(store, shelf / "rollouts.parquet")
+        sampled = runner.measure(policy, rows, plan, store, told)
+        greedy = runner.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, told, done=len(sampled))
+        runner.times.write(stage_folder / "timing.json", runner.traces)
+        rollout_log.write(store, stage_folder / "rollouts.parquet")
     scale = ours.grader.scale
     at_work = evaluate.evaluation("champion", sampled, rows, section.temperature, section.k, section.seed, scale)
     at_best = evaluate.evaluation("champion greedy", greedy, rows, 0.0, 1, section.seed, scale)
@@ -66,8 +66,8 @@ def _measure(params: config.Params, work: Path, shelf: Path) -> None:
         readiness, reason = "suspect", suspect
     reason += _too_few(len(rows)) + _too_long(sampled)
     report = reports.BaselineReport(readiness=readiness, reason=reason, sampled=at_work, greedy=at_best)
-    reports.write(report, shelf / "report.json")
-    progress.say("baseline", f"{readiness}: {reason}")
+    reports.write(report, stage_folder / "report.json")
+    progress.print_line("baseline", f"{readiness}: {reason}")
 
 
 def _too_long(sampled: Sequence[LogRow]) -> str:
@@ -82,19 +82,19 @@ def _too_long(sampled: Sequence[LogRow]) -> str:
 
 def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Readiness, str]:
     mean, best = result.metrics["score/mean"].value, result.max_at_k[-1][1]
-    scale_in_words = of_range(result.range)
-    of_limit = " of the range" if scale_in_words else ""
+    of_the_range = of_range(result.range)
+    of_limit = " of the range" if of_the_range else ""
     if share(mean, result.range) > section.not_worth_above:
-        found = f"the mean score is {mean:.3f}{scale_in_words} already, above {section.not_worth_above}{of_limit}"
+        found = f"the mean score is {mean:.3f}{of_the_range} already, above {section.not_worth_above}{of_limit}"
         return "not worth it", f"{found}: little is left to learn"
     if share(best, result.range) < section.not_yet_below:
-        found = f"even the best of {result.k} rollouts scores {best:.3f}{scale_in_words}"
+        found = f"even the best of {result.k} rollouts scores {best:.3f}{of_the_range}"
         return "not yet", f"{found}, below {section.not_yet_below}{of_limit}: warm-start first"
     if _num_ever_scored(result) == 1 and len(result.rows) > FEW:
         found = f"of {len(result.rows)} examples a single one ever scored above the lowest, which may be luck"
         return "not yet", f"{found}: warm-start first"
     mixed = f"{result.shares['mixed']:.0%} of the examples are sometimes solved and sometimes not"
-    return "ready", f"mean score {mean:.3f}{scale_in_words}, best of {result.k} {best:.3f}; {mixed}"
+    return "ready", f"mean score {mean:.3f}{of_the_range}, best of {result.k} {best:.3f}; {mixed}"
 
 
 def _num_ever_scored(result: reports.Evaluation) -> int:
@@ -104,8 +104,8 @@ def _num_ever_scored(result: reports.Evaluation) -> int:
 
 
 def _too_few(num: int) -> str:
-    words = f". {counted(num, 'example')} tell little: measure {ENOUGH} or more"
-    return words if num < FEW else ""
+    note = f". {counted(num, 'example')} tell little: measure {ENOUGH} or more"
+    return note if num < FEW else ""
 
 
 def _remedy(section: config.Policy, ours: recipe.Recipe) -> str:

@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rft import config, progress, recipe, reports, shelves
+from rft import config, progress, recipe, reports, stage_files
 from rft.errors import UserError
 from rft.grading import margins, preflight
 from rft.models import weights
@@ -39,7 +39,7 @@ from rft.rollouts import evaluate, serving
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
 from rft.rollouts.prompting import champion_prompt, num_turns
-from rft.rollouts.runner import Plan, Workbench, workbench
+from rft.rollouts.runner import Plan, RolloutRunner, rollout_runner
 from rft.rollouts.store import RolloutStore
 from rft.rows import sha256
 from rft.sampling import policies
@@ -51,52 +51,55 @@ def run(params: config.Params) -> None:
     progress.once("challenger", params, partial(_compare, params))
 
 
-def _compare(params: config.Params, work: Path, shelf: Path) -> None:
+def _compare(params: config.Params, work: Path, stage_folder: Path) -> None:
     section = params.challenger
     device = weights.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
     source = _hack_source(params)
-    trained = shelves.read(reports.TrainReport)
+    trained = stage_files.read(reports.TrainReport)
     if trained.collapsed:
-        raise UserError(f"{shelves.path(reports.TrainReport)}: {trained.reason}.")
-    rows = shelves.load_examples("test")
-    seen = shelves.load_examples("validation")[: section.shown] if section.shown else []
-    winner = shelves.read(reports.PromptSettings)
-    num_turns(winner, params.rollout, str(shelves.path(reports.PromptSettings)))
+        raise UserError(f"{stage_files.path(reports.TrainReport)}: {trained.reason}.")
+    rows = stage_files.load_examples("test")
+    shown_examples = stage_files.load_examples("validation")[: section.shown] if section.shown else []
+    winner = stage_files.read(reports.PromptSettings)
+    num_turns(winner, params.rollout, str(stage_files.path(reports.PromptSettings)))
     plans: list[tuple[str, Literal["policy", "champion"], reports.PromptSettings, config.Serve]] = [
-        ("champion", "champion", champion_prompt(ours), shelves.champion().serve),
+        ("champion", "champion", champion_prompt(ours), stage_files.champion().serve),
         ("champion_new_prompt", "champion", winner, params.policy.serve),
         ("challenger", params.train.from_, winner, params.policy.serve),
     ]
-    total = sum(len(rows) * (section.k * serve.num_rollouts + 1) + len(seen) for *_, serve in plans)
+    total = sum(len(rows) * (section.k * serve.num_rollouts + 1) + len(shown_examples) for *_, serve in plans)
     report = progress.Reporter("challenger", total)
     arms: list[reports.Arm] = []
-    shown: dict[str, list[reports.Row]] = {}
+    shown_rows: dict[str, list[reports.Row]] = {}
     done = 0
     not_served: dict[str, str] = {}
     stores = RolloutStore(work / "rollouts"), RolloutStore(work / "shown")
-    with workbench(params, ours, work) as bench, stores[0] as store, stores[1] as apart:
+    with rollout_runner(params, ours, work) as runner, stores[0] as store, stores[1] as apart:
         for name, which, prompt, serve in plans:
             learned = None
             if name == "challenger" and trained.trained and trained.path:
                 learned = (trained.weights, Path(trained.path))
-            sampling = policies.of(bench, which, device, learned, name)
+            sampling = policies.load_policy(runner, which, device, learned, name)
             if not arms:
                 for _, _, each, _ in plans:
-                    bench.check_openings(sampling.policy, [*rows, *seen], each)
-            arm, measured, others = _arm(bench, sampling, rows, section, name, prompt, serve, store, report, done)
+                    runner.check_openings(sampling.policy, [*rows, *shown_examples], each)
+            arm, measured, others = _arm(runner, sampling, rows, section, name, prompt, serve, store, report, done)
             arms.append(arm)
             done += measured
             not_served |= others
-            shown[name] = _shown(bench, sampling, seen, section, name, prompt, apart, report, done)
-            done += len(seen)
-        bench.times.write(shelf / "timing.json", bench.traces)
+            shown_rows[name] = _play_shown(runner, sampling, shown_examples, section, name, prompt, apart, report, done)
+            done += len(shown_examples)
+        runner.times.write(stage_folder / "timing.json", runner.traces)
         log = (replace(row, left_out=not_served.get(row.rollout_id, row.left_out)) for row in store)
-        rollout_log.write(log, shelf / "rollouts.parquet")
-        rollout_log.write(apart, shelf / shelves.SHOWN.name)
+        rollout_log.write(log, stage_folder / "rollouts.parquet")
+        rollout_log.write(apart, stage_folder / stage_files.SHOWN_ROLLOUTS.name)
     result = reports.ChallengerReport(test_sha256=sha256(rows), arms=arms, hack_source=source)
-    reports.write(result, shelf / "report.json")
-    reports.write(reports.Shown(examples=len(seen), arms=shown), shelf / shelves.path(reports.Shown).name)
+    reports.write(result, stage_folder / "report.json")
+    reports.write(
+        reports.Shown(examples=len(shown_examples), arms=shown_rows),
+        stage_folder / stage_files.path(reports.Shown).name,
+    )
 
 
 def _hack_source(params: config.Params) -> reports.HackSource:
@@ -105,12 +108,12 @@ def _hack_source(params: config.Params) -> reports.HackSource:
         return reports.HackSource()
     source = preflight.preflight(params, ours).hack_source
     margins.check_source(params, source, ours.folder)
-    progress.say("challenger", f"hacks: {source.words}")
+    progress.print_line("challenger", f"hacks: {source.description}")
     return source
 
 
 def _arm(
-    bench: Workbench,
+    runner: RolloutRunner,
     sampling: Sampling,
     rows: list[Example],
     section: config.Challenger,
@@ -122,17 +125,17 @@ def _arm(
     done: int,
 ) -> tuple[reports.Arm, int, dict[str, str]]:
     """Measure an arm; also return how many rollouts it took, and which of them were not served."""
-    scale, policy, k = bench.recipe.grader.scale, sampling.policy, section.k * serve.num_rollouts
+    scale, policy, k = runner.recipe.grader.scale, sampling.policy, section.k * serve.num_rollouts
     plan = Plan("challenger", name, prompt, section.temperature, k, section.seed, "test")
-    sampled, seconds = bench.played(policy, rows, plan, store, report, done)
-    answers = serving.answers(sampled, seconds, serve, bench.recipe)
-    bench.times.add(plan.name, answers.rows, answers.seconds)
-    greedy = bench.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
+    sampled, seconds = runner.played(policy, rows, plan, store, report, done)
+    answers = serving.answers(sampled, seconds, serve, runner.recipe)
+    runner.times.add(plan.name, answers.rows, answers.seconds)
+    greedy = runner.measure(policy, rows, replace(plan, temperature=0.0, k=1), store, report, done + len(sampled))
 
     def evaluated(of: list[LogRow], k: int) -> reports.Evaluation:
         return evaluate.evaluation(name, of, rows, section.temperature, k, section.seed, scale)
 
-    unserved = {} if serve.is_single else evaluated(sampled, k).metrics
+    single_rollout_metrics = {} if serve.is_single else evaluated(sampled, k).metrics
     arm = reports.Arm(
         name=name,
         prompt_sha256=prompt.digest(),
@@ -140,13 +143,17 @@ def _arm(
         sampled=evaluated(answers.rows, section.k),
         greedy=evaluate.evaluation(f"{name} greedy", greedy, rows, 0.0, 1, section.seed, scale),
         serve=serve,
-        unserved={name: unserved[name] for name in ("reward/mean", "score/mean", "solved/share") if name in unserved},
+        unserved={
+            name: single_rollout_metrics[name]
+            for name in ("reward/mean", "score/mean", "solved/share")
+            if name in single_rollout_metrics
+        },
     )
     return arm, len(sampled) + len(greedy), answers.not_served
 
 
-def _shown(
-    bench: Workbench,
+def _play_shown(
+    runner: RolloutRunner,
     sampling: Sampling,
     rows: list[Example],
     section: config.Challenger,
@@ -160,5 +167,5 @@ def _shown(
     if not rows:
         return []
     plan = Plan("challenger", name, prompt, section.temperature, 1, section.seed, shown=True)
-    played = bench.measure(sampling.policy, rows, plan, store, report, done)
+    played = runner.measure(sampling.policy, rows, plan, store, report, done)
     return evaluate.rows_of(played, rows)

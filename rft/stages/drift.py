@@ -1,11 +1,11 @@
 """Stage `drift`: is production still like what the agent was trained on and is measured on?
 Verdict: continue, refresh or stop.
 
-Two separate questions. *Is the window sound?* Contracts (rft/windows/contracts.py). *Is it like the
+Two separate questions. *Is the window sound?* Contracts (rft/drift/contracts.py). *Is it like the
 references?* These are the examples of train, validation and test, and the traffic that the
-champion's run saw. One statistic per feature (rft/windows/features.py has the table), each with an
+champion's run saw. One statistic per feature (rft/drift/features.py has the table), each with an
 effect size, a p-value that respects the unit of dependence, and one false-discovery rate over the
-whole look (rft/windows/comparison.py). Then the verdict, by a table whose first row that holds
+whole window (rft/drift/comparison.py). Then the verdict, by a table whose first row that holds
 decides (`_table`):
 
     stop      a contract is broken; or too large a share of tool calls failed; or the input drifted
@@ -26,52 +26,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rft import files, progress, recipe, reports, shelves
+from rft import files, progress, recipe, reports, stage_files
 from rft.config import Drift, Params
+from rft.drift import carriers, comparison, contracts, profile, references
+from rft.drift.engines import Engine
+from rft.drift.features import plan_of
 from rft.errors import UserError
 from rft.recipe import Recipe
 from rft.reports import Against, Contract, DriftReport, FeatureDrift, Profile, TrafficReport
-from rft.snapshots import reading
 from rft.tools import signatures
-from rft.windows import carriers, comparison, contracts, feedback, profile, references
-from rft.windows.engines import Engine
-from rft.windows.features import plan_of
-from rft.windows.feedback import Survey
-from rft.windows.words import bucket_words
+from rft.traffic import feedback, reading
+from rft.traffic.feedback import Survey
+from rft.traffic.texts import bucket_words
 
 Verdict = Literal["continue", "refresh", "stop"]
 
 
 def run(params: Params) -> None:
     compared: dict[Against, Profile] = {
-        against: reports.read(Profile, shelves.reference_file(against))
-        for against in shelves.REFERENCE_ORDER
-        if shelves.reference_file(against).exists()
+        against: reports.read(Profile, stage_files.reference_file(against))
+        for against in stage_files.REFERENCE_ORDER
+        if stage_files.reference_file(against).exists()
     }
-    current = reports.read(Profile, shelves.CURRENT_PROFILE)
+    current = reports.read(Profile, stage_files.CURRENT_PROFILE)
     loaded = recipe.load(params.recipe, params.examples.keys)
-    sha256 = shelves.read(TrafficReport).sha256
-    shelves.write(judge(params, loaded, compared, current, shelves.CONVERSATIONS, sha256))
+    sha256 = stage_files.read(TrafficReport).sha256
+    stage_files.write(judge(params, loaded, compared, current, stage_files.CONVERSATIONS, sha256))
 
 
 def check(params: Params, snapshot: Path, against: Path | None = None) -> DriftReport:
-    """Judge any window in the same way, without writing to a shelf. `against`: the snapshot of an
+    """Judge any window in the same way, without writing a file. `against`: the snapshot of an
     earlier window to compare with, in place of everything else.
 
     Without a champion's window, what the agent did is compared with the window that stage
     `traffic` saw last.
     """
     loaded = recipe.load(params.recipe, params.examples.keys)
-    plan, engine = plan_of(params, loaded, signatures.schemas(loaded)), Engine.of(params)
+    plan, engine = plan_of(params, loaded, signatures.schemas(loaded)), Engine.from_params(params)
     manifest = reading.manifest(snapshot)
     current = profile.of_parts(reading.parts(snapshot), plan, params.traffic.file, engine)
     if against is not None:
         earlier = profile.of_parts(reading.parts(against), plan, reading.manifest(against).sources[0].name, engine)
         return judge(params, loaded, {"window": earlier}, current, snapshot, manifest.sha256)
-    compared = references.of(params, loaded, plan)
-    last = shelves.path(TrafficReport)
+    compared = references.from_params(params, loaded, plan)
+    last = stage_files.path(TrafficReport)
     if "window" not in compared and last.exists() and reports.read(TrafficReport, last).sha256 != manifest.sha256:
-        compared["window"] = reports.read(Profile, shelves.CURRENT_PROFILE)
+        compared["window"] = reports.read(Profile, stage_files.CURRENT_PROFILE)
     return judge(params, loaded, compared, current, snapshot, manifest.sha256)
 
 
@@ -86,14 +86,14 @@ def judge(
     """Judge a window by its profile and its snapshot. Writes Data Docs to the state folder."""
     settings, parts = params.drift, reading.parts(snapshot)
     sources = " and ".join(profile.source for profile in compared.values())
-    progress.say("drift", f"comparing {current.num_conversations} conversations with {sources}")
+    progress.print_line("drift", f"comparing {current.num_conversations} conversations with {sources}")
     plan = plan_of(params, loaded, signatures.schemas(loaded))
-    words = bucket_words(profile.sampled_texts(parts, plan, Engine.of(params)))
+    words = bucket_words(profile.sampled_texts(parts, plan, Engine.from_params(params)))
     rows = comparison.compare_all(compared, current, settings, words.__getitem__)
     statistics = comparison.control(rows, settings)
-    progress.say("drift", "checking contracts")
+    progress.print_line("drift", "checking contracts")
     docs = Path("reports") / "data_docs" / sha256[:16]
-    tools = contracts.KnownTools.of([tool.__name__ for tool in loaded.tools], params.tools)
+    tools = contracts.KnownTools.from_tools([tool.__name__ for tool in loaded.tools], params.tools)
     manifest = reading.manifest(snapshot)
     held = contracts.check(parts, tools, statistics, settings, files.state() / docs, manifest)
     survey, obstacle = _survey(snapshot, loaded, params)
@@ -109,9 +109,9 @@ def judge(
     _, verdict, reason, advice = decide(settings, facts)
     reason += tools.not_checked
     if survey.is_strange:
-        reason += f" {survey.in_words(lambda one: f'conversation {one.conversation_id}')}."
-    progress.say("drift", f"Data Docs: {files.state() / docs / 'index.html'}")
-    progress.say("drift", f"{verdict}: {reason}")
+        reason += f" {survey.describe(lambda one: f'conversation {one.conversation_id}')}."
+    progress.print_line("drift", f"Data Docs: {files.state() / docs / 'index.html'}")
+    progress.print_line("drift", f"{verdict}: {reason}")
     return DriftReport(
         verdict=verdict,
         reason=reason,

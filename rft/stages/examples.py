@@ -8,12 +8,12 @@ A score on rows that were trained on is worth nothing, so leakage between the sp
 never a warning: an id twice, the same input text in two splits, or (unless
 `examples.disjoint_targets` is false) an element of a training target that is asked for again.
 Inputs that nearly repeat one of another split are counted and shown; above
-`examples.max_near_duplicates` they are an error too (rft/windows/leakage.py).
+`examples.max_near_duplicates` they are an error too (rft/traffic/leakage.py).
 
 The profile of the train inputs stays with what is trained on them: the next window is compared with
 it.
 
-Where `train` imitates dialogues, they are chosen here (rft/windows/imitated.py), because only here
+Where `train` imitates dialogues, they are chosen here (rft/traffic/imitated.py), because only here
 all splits are open: what has something in common with validation or test is left out. Where it
 imitates none the file is empty, and a new window changes nothing for `train`. The warm start of
 stage `policy` must not change with the examples, so nothing is left out of it: demonstrations that
@@ -22,9 +22,10 @@ repeat an input of validation or test are an error, before anything is measured.
 The test set may join several blocks of examples (`examples.block`, `examples.blocks`), where the
 recipe offers them. What two blocks share would be seen twice, so it is an error as well.
 
-A line of the shelf is the user's row, byte for byte, and its hash is the hash of those bytes:
-`sha256sum data/examples/test.jsonl`. rft/rows.py reads rows, by their keys; `shelves.load_examples`
-reads the shelf. Within a split, a repeated line is taken once and counted.
+A line of a split's file is the user's row, byte for byte, and its hash is the hash of those
+bytes: `sha256sum data/examples/test.jsonl`. rft/rows.py reads rows, by their keys;
+`stage_files.load_examples` reads the file. Within a split, a repeated line is taken once and
+counted.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from typing import Any
 
-from rft import config, progress, recipe, reports, rows, shelves
+from rft import config, progress, recipe, reports, rows, stage_files
 from rft.config import Params
+from rft.drift import profile
+from rft.drift.features import plan_of_inputs
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.gate import pool
 from rft.grading import margins
 from rft.recipe import Recipe
 from rft.reports import ExamplesReport, NearDuplicates
-from rft.snapshots import reading
+from rft.traffic import feedback, leakage, reading
+from rft.traffic import imitated as imitated_from
+from rft.traffic.texts import user_text
 from rft.types import SPLITS, Example, Split
-from rft.windows import feedback, leakage, profile
-from rft.windows import imitated as imitated_from
-from rft.windows.features import plan_of_inputs
-from rft.windows.words import user_text
-from rft.words import counted
 
 _ROOM = 1000
 """Examples in memory beyond those that are kept, so that sorting is rare."""
@@ -61,10 +62,10 @@ def run(params: Params) -> None:
     splits: dict[Split, list[Example]] = {}
     blocks: dict[int, list[Example]] = {}
     for n, split in enumerate(SPLITS):
-        progress.say("examples", f"{n}/{len(SPLITS)} {split}")
+        progress.print_line("examples", f"{n}/{len(SPLITS)} {split}")
         if split == "train" and section.source == "window":
             splits[split] = from_window(loaded, section, params.drift.min_feedback)
-            source = f"the graded conversations of {shelves.read(reports.TrafficReport).source}"
+            source = f"the graded conversations of {stage_files.read(reports.TrafficReport).source}"
         elif split == "test":
             blocks = tested(loaded, section)
             splits[split] = [row for some in blocks.values() for row in some]
@@ -93,28 +94,28 @@ def run(params: Params) -> None:
     _check_warm_start(params, loaded, closed)
     imitated, not_imitated = _imitated(params, loaded, closed)
     report = report.model_copy(update={"imitated": len(imitated), "not_imitated": not_imitated})
-    shelves.write_imitated({dialogue.id: dialogue.messages for dialogue in imitated}, not_imitated)
+    stage_files.write_imitated({dialogue.id: dialogue.messages for dialogue in imitated}, not_imitated)
     for split, some in splits.items():
-        reports.write_lines((row.line for row in some), shelves.examples_file(split))
-    reports.write_json(section.keys.model_dump(), shelves.KEYS)
-    reports.write(inputs, shelves.INPUTS_PROFILE)
-    shelves.write(report)
+        reports.write_lines((row.line for row in some), stage_files.examples_file(split))
+    reports.write_json(section.keys.model_dump(), stage_files.KEYS)
+    reports.write(inputs, stage_files.INPUTS_PROFILE)
+    stage_files.write(report)
     counts = ", ".join(f"{count} {split}" for split, count in report.counts.items())
     if any(report.repeated.values()):
         repeated = ", ".join(f"{count} in {split}" for split, count in report.repeated.items() if count)
-        progress.say("examples", f"repeated lines, each taken once: {repeated}")
+        progress.print_line("examples", f"repeated lines, each taken once: {repeated}")
     if imitated or not_imitated:
         reasons = "".join(f"; {count} left out: {why}" for why, count in not_imitated.items())
-        progress.say("examples", f"{counted(len(imitated), 'dialogue')} to imitate{reasons}")
+        progress.print_line("examples", f"{counted(len(imitated), 'dialogue')} to imitate{reasons}")
     for found in near:
         if found.num_examples:
-            progress.say("examples", f"near-duplicates: {leakage.in_words(found)}")
-    progress.say("examples", f"{len(SPLITS)}/{len(SPLITS)} {counts}, from the {section.source}; no leakage")
+            progress.print_line("examples", f"near-duplicates: {leakage.describe(found)}")
+    progress.print_line("examples", f"{len(SPLITS)}/{len(SPLITS)} {counts}, from the {section.source}; no leakage")
 
 
 def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list[Example]:
     """Make train from the latest `examples.train` graded conversations that the recipe can use."""
-    graded = reading.conversations(shelves.CONVERSATIONS, graded=True)
+    graded = reading.conversations(stage_files.CONVERSATIONS, graded=True)
     num_usable, latest = 0, list[tuple[str, str, Example]]()
     for conversation, example in feedback.usable(graded, loaded):
         num_usable += 1
@@ -149,7 +150,7 @@ def _imitated(
     """Choose the dialogues that `train` will imitate, and count those left out by reason."""
     section, left_out = params.examples, Counter[str]()
     if params.train.source == "traffic":
-        graded = reading.conversations(shelves.CONVERSATIONS, graded=True)
+        graded = reading.conversations(stage_files.CONVERSATIONS, graded=True)
         given, left_out = imitated_from.accepted(graded, loaded)
     elif params.train.source == "demonstrations":
         given = imitated_from.demonstrations(loaded, params.train.supervised.demonstrations, section.seed)
@@ -257,7 +258,7 @@ def near_duplicates(
         *leakage.between(fresh, section.near_duplicate, section.seed),
     ]
     limit = section.max_near_duplicates
-    over = [] if limit is None else [leakage.in_words(one) for one in found if one.share > limit]
+    over = [] if limit is None else [leakage.describe(one) for one in found if one.share > limit]
     if over:
         raise UserError(
             f"the splits leak into each other: near-duplicates (examples.near_duplicate = {section.near_duplicate:g}), "

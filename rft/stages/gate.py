@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from rft import commands, config, reports, shelves
+from rft import commands, config, reports, stage_files
 from rft.errors import UserError
 from rft.gate.checks import Timings, latency
 from rft.gate.decide import decide, promotion_request
@@ -21,26 +21,26 @@ from rft.reports import wording
 
 def run(params: config.Params) -> None:
     """Read the reports and write data/gate."""
-    drift = shelves.read(reports.DriftReport)
-    baseline = shelves.read(reports.BaselineReport)
-    prompt = shelves.read(reports.PromptReport)
-    train = shelves.read(reports.TrainReport)
-    challenger = shelves.read(reports.ChallengerReport)
-    timings = _timings(shelves.timing("challenger"))
-    registration = shelves.read(reports.Registration)
+    drift = stage_files.read(reports.DriftReport)
+    baseline = stage_files.read(reports.BaselineReport)
+    prompt = stage_files.read(reports.PromptReport)
+    train = stage_files.read(reports.TrainReport)
+    challenger = stage_files.read(reports.ChallengerReport)
+    timings = _timings(stage_files.timing("challenger"))
+    registration = stage_files.read(reports.Registration)
     decision = decide(params.gate, drift, baseline, prompt, train, challenger, timings, registration.level)
     apart = latency(params.gate, timings, decision.candidate)
     for done, check in enumerate(decision.checks, 1):
-        print(f"[gate] {done}/{len(decision.checks)} {wording.in_words(check)}", flush=True)
+        print(f"[gate] {done}/{len(decision.checks)} {wording.describe(check)}", flush=True)
     if unprotected := wording.unprotected(decision.checks):
         print(unprotected, flush=True)
     if not apart.decides:
-        print(f"not deciding: {wording.in_words(apart)}", flush=True)
-    shelves.write(decision)
+        print(f"not deciding: {wording.describe(apart)}", flush=True)
+    stage_files.write(decision)
     request = promotion_request(decision, prompt, train, challenger) if registration.by_policy else None
-    print(registration.words, flush=True)
-    reports.write(request, shelves.path(reports.PromotionRequest))
-    reports.write_json({"latency": apart.model_dump(mode="json")}, shelves.timing("gate"))
+    print(registration.description, flush=True)
+    reports.write(request, stage_files.path(reports.PromotionRequest))
+    reports.write_json({"latency": apart.model_dump(mode="json")}, stage_files.timing("gate"))
     print(f"{decision.decision}: {decision.reason}", flush=True)
 
 

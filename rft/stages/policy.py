@@ -9,8 +9,8 @@ A warm start imitates the recipe's demonstrations (rft/trainer/supervised.py). I
 the model, the seed and this section alone, never on examples or traffic: so the base model does not
 change from week to week, and adapters that were trained on it go on to fit.
 
-A model that was made here lies on the shelf whole, in float32, with its tokenizer. The report names
-the hash of its bytes, and of a given one what it was made of.
+A model that was made here lies in the stage's folder whole, in float32, with its tokenizer. The
+report names the hash of its bytes, and of a given one what it was made of.
 
 PyTorch and Transformers take seconds to load, and an agent behind a chat endpoint needs neither: so
 what does is imported where it is used.
@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft import config, files, progress, recipe, reports, shelves, threads
+from rft import config, files, progress, recipe, reports, stage_files, threads
 from rft.chat.renderer import Chat, assistant_text
 from rft.errors import UserError
 from rft.models import source
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from rft.trainer import supervised
-    from rft.trainer.lessons import Lesson
+    from rft.trainer.sft_samples import SftSample
 
 _KEYS = "policy.warm_start"
 
@@ -49,17 +49,19 @@ def run(params: config.Params) -> None:
         return
     if section.model:
         if section.warm_start != config.WarmStart():
-            progress.say("policy", f"{_KEYS} is not read: a given model is warm-started where {_KEYS}.weights is set")
-        shelves.write(_pointer(section))
+            progress.print_line(
+                "policy", f"{_KEYS} is not read: a given model is warm-started where {_KEYS}.weights is set"
+            )
+        stage_files.write(_pointer(section))
         return
     assert section.server is not None  # a chat endpoint: config asks for policy.model with all others
     sha256 = hashlib.sha256(f"{section.server.url} {section.server.model}".encode()).hexdigest()
-    shelves.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0))
+    stage_files.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0))
 
 
-def _build(params: config.Params, work: Path, shelf: Path) -> None:
+def _build(params: config.Params, work: Path, stage_folder: Path) -> None:
     from rft.models import embedded, weights
-    from rft.trainer.lessons import check_template, lessons
+    from rft.trainer.sft_samples import check_template, sft_samples
 
     section, warm = params.policy, params.policy.warm_start
     device = weights.prepare_process(section)
@@ -77,23 +79,23 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
         network, tokenizer = weights.load(source.given(section), section, device)
         chat = Chat(tokenizer, tools, section.tool_format)
         check_template(chat, demonstrations, f"policy.model = {section.model}")
-        told = shelves.model()
+        told = stage_files.model()
         of = {"base": section.model, "base_sha256": told.sha256 or "", "weights": str(warm.weights)}
         of |= {"revision": told.revision} if told.revision else {}
-    given, num_left_out = lessons(chat, demonstrations, warm.longest)
+    given, num_left_out = sft_samples(chat, demonstrations, warm.longest)
     if len(given) < warm.batch:
         raise _too_few(chat, demonstrations, warm)
     _check(given, warm, num_positions(network.config))
     training = warm_start(network, given, section, work, device)
     network = weights.merged(training.learner.model).eval()
-    network.save_pretrained(shelf / "model")
-    tokenizer.save_pretrained(shelf / "model")
-    (shelf / "metrics.jsonl").write_text(training.metrics.text())
+    network.save_pretrained(stage_folder / "model")
+    tokenizer.save_pretrained(stage_folder / "model")
+    (stage_folder / "metrics.jsonl").write_text(training.metrics.text())
     losses = training.losses()
     report = reports.PolicyReport(
         kind="warm_started" if of else "embedded",
-        model=str(shelves.MODEL),
-        sha256=files.tree_sha256(shelf / "model"),
+        model=str(stage_files.MODEL),
+        sha256=files.tree_sha256(stage_folder / "model"),
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         demonstrations=len(given),
         left_out=num_left_out,
@@ -103,13 +105,13 @@ def _build(params: config.Params, work: Path, shelf: Path) -> None:
         threads=threads.used(),
         **of,
     )
-    reports.write(report, shelf / "report.json")
+    reports.write(report, stage_folder / "report.json")
 
 
 def warm_start(
-    network: Any, given: list[Lesson], section: config.Policy, work: Path, device: torch.device
+    network: Any, given: list[SftSample], section: config.Policy, work: Path, device: torch.device
 ) -> supervised.WarmStart:
-    """Train on lessons, and return what did it."""
+    """Train on SFT samples, and return what did it."""
     from rft.trainer import supervised
     from rft.trainer.learner import Learner
 
@@ -120,9 +122,9 @@ def warm_start(
     return training
 
 
-def _check(given: list[Lesson], warm: config.WarmStart, positions: int | None) -> None:
+def _check(given: list[SftSample], warm: config.WarmStart, positions: int | None) -> None:
     """Raise UserError when a demonstration is too long for the model."""
-    longest = max(len(lesson.ids) for lesson in given)
+    longest = max(len(sft_sample.ids) for sft_sample in given)
     if positions is not None and longest > positions:
         raise UserError(
             f"params.yaml: {_KEYS}.longest = {warm.longest}: the longest demonstration has {longest} tokens, and the "
@@ -132,9 +134,9 @@ def _check(given: list[Lesson], warm: config.WarmStart, positions: int | None) -
 
 def _too_few(chat: Chat, demonstrations: list[list[Message]], warm: config.WarmStart) -> UserError:
     """Say how long the demonstrations are, of which too few are left."""
-    from rft.trainer.lessons import lessons
+    from rft.trainer.sft_samples import sft_samples
 
-    lengths = [len(lesson.ids) for lesson in lessons(chat, demonstrations, None)[0]]
+    lengths = [len(sft_sample.ids) for sft_sample in sft_samples(chat, demonstrations, None)[0]]
     left = f"leaves {sum(length <= warm.longest for length in lengths)} of {len(lengths)} demonstrations"
     spread = f", which have {min(lengths)} to {max(lengths)} tokens" if lengths else ""
     return UserError(
@@ -154,7 +156,7 @@ def _pointer(section: config.Policy) -> reports.PolicyReport:
     """Point to a given model, whose bytes are those that the run began with."""
     from rft.models import weights
 
-    given, told = source.given(section), shelves.model()
+    given, told = source.given(section), stage_files.model()
     assert told.model is not None
     assert told.sha256 is not None
     weights.tokenizer(given)

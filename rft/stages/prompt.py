@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rft import config, progress, recipe, reports, shelves, stats
+from rft import config, progress, recipe, reports, stage_files, stats
+from rft.formatting import counted
 from rft.models import weights
 from rft.reports import Candidate, Metric, PromptSettings
 from rft.rollouts import log as rollout_log
 from rft.rollouts.policy import Policy
 from rft.rollouts.prompting import champion_prompt
-from rft.rollouts.runner import Plan, Times, Workbench, workbench
+from rft.rollouts.runner import Plan, RolloutRunner, Times, rollout_runner
 from rft.rollouts.store import RolloutStore
 from rft.sampling import policies
 from rft.scale import of_range
 from rft.types import Example
-from rft.words import counted
 
 Knobs = tuple[tuple[str, Any], ...]
 
@@ -55,7 +55,7 @@ class Racer:
 
 
 def run(params: config.Params) -> None:
-    baseline = shelves.read(reports.BaselineReport)
+    baseline = stage_files.read(reports.BaselineReport)
     if baseline.readiness in ("not worth it", "suspect"):
         reason = f"no search: the baseline says '{baseline.readiness}': {baseline.reason}"
         _skip(champion_prompt(recipe.load(params.recipe)), reason)
@@ -63,20 +63,20 @@ def run(params: config.Params) -> None:
     progress.once("prompt", params, partial(_search, params))
 
 
-def _search(params: config.Params, work: Path, shelf: Path) -> None:
+def _search(params: config.Params, work: Path, stage_folder: Path) -> None:
     section = params.prompt
     device = weights.prepare_process(params.policy)
     ours = recipe.load(params.recipe)
-    rows = shelves.load_examples("validation")
+    rows = stage_files.load_examples("validation")
     cut = max(1, round(len(rows) * section.search_share))
     seed = champion_prompt(ours)
-    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
-        race = Race(bench, policies.of(bench, "champion", device).policy, section, store)
+    with rollout_runner(params, ours, work) as runner, RolloutStore(work / "rollouts") as store:
+        race = Race(runner, policies.load_policy(runner, "champion", device).policy, section, store)
         racers = race.run(seed, ours.prompts, rows[:cut], rows[cut:])
         best = max(racers, key=lambda one: (not one.eliminated, one.mean(), one.settings.name == seed.name))
         confirmation = race.confirm(best.settings, seed, rows[cut:]) if best.knobs else None
-        bench.times.write(shelf / "timing.json", bench.traces)
-        rollout_log.write(store, shelf / "rollouts.parquet")
+        runner.times.write(stage_folder / "timing.json", runner.traces)
+        rollout_log.write(store, stage_folder / "rollouts.parquet")
         num_rollouts = len(store)
     found = confirmation is not None and confirmation.low is not None and confirmation.low > 0
     report = reports.PromptReport(
@@ -87,38 +87,38 @@ def _search(params: config.Params, work: Path, shelf: Path) -> None:
         confirmation=confirmation,
         num_rollouts=num_rollouts,
     )
-    _publish(report, shelf)
+    _publish(report, stage_folder)
 
 
 def _skip(seed: PromptSettings, reason: str) -> None:
-    Times().write(shelves.timing("prompt"))
-    rollout_log.write([], shelves.rollouts("prompt"))
+    Times().write(stage_files.timing("prompt"))
+    rollout_log.write([], stage_files.rollouts("prompt"))
     report = reports.PromptReport(winner=seed, found=False, reason=reason, candidates=[], num_rollouts=0)
-    _publish(report, shelves.folder("prompt"))
+    _publish(report, stage_files.folder("prompt"))
 
 
-def _publish(report: reports.PromptReport, shelf: Path) -> None:
-    reports.write(report.winner, shelf / "prompt.json")
-    reports.write(report, shelf / "report.json")
-    progress.say("prompt", report.reason)
+def _publish(report: reports.PromptReport, stage_folder: Path) -> None:
+    reports.write(report.winner, stage_folder / "prompt.json")
+    reports.write(report, stage_folder / "report.json")
+    progress.print_line("prompt", report.reason)
 
 
 class Race:
     """Rounds of measuring, halving and combining."""
 
-    def __init__(self, bench: Workbench, policy: Policy, section: config.Prompt, store: RolloutStore):
-        self.bench, self.policy, self.section, self.store = bench, policy, section, store
+    def __init__(self, runner: RolloutRunner, policy: Policy, section: config.Prompt, store: RolloutStore):
+        self.runner, self.policy, self.section, self.store = runner, policy, section, store
 
     def run(
         self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()
     ) -> list[Racer]:
         """Return all that took part, the seed prompt first. `held_back`: for the confirmation."""
         racers = [Racer(seed, (), None)]
-        for knob in knobs(seed, prompts, self.bench.params.rollout.max_turns):
+        for knob in knobs(seed, prompts, self.runner.params.rollout.max_turns):
             racers.append(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name))
         count = min(self.section.first_examples, len(rows))
         for racer in {racer.settings.system: racer for racer in racers}.values():
-            self.bench.check_openings(self.policy, [*rows, *held_back], racer.settings)
+            self.runner.check_openings(self.policy, [*rows, *held_back], racer.settings)
         for number in range(1, self.section.rounds + 1):
             last = number == self.section.rounds
             count = len(rows) if last else count
@@ -152,10 +152,10 @@ class Race:
             return
         name, section = racer.settings.name, self.section
         plan = Plan("prompt", name, racer.settings, section.temperature, k or section.k, section.seed)
-        for row in self.bench.measure(self.policy, fresh, plan, self.store, lambda done, message: None):
+        for row in self.runner.measure(self.policy, fresh, plan, self.store, lambda done, message: None):
             racer.rewards.setdefault(row.example_id, []).append(row.reward)
         examples = counted(len(racer.rewards), "example")
-        progress.say("prompt", f"{what}: {name}, mean reward {racer.mean():z.3f} on {examples}")
+        progress.print_line("prompt", f"{what}: {name}, mean reward {racer.mean():z.3f} on {examples}")
 
 
 def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from rft import config, files, progress, recipe, reports, shelves
+from rft import config, files, progress, recipe, reports, stage_files
 from rft.chat.renderer import Chat
 from rft.errors import ConfigError, UserError
 from rft.grading import preflight
@@ -33,18 +33,18 @@ from rft.models.shape import num_positions
 from rft.rollouts import determinism
 from rft.rollouts import log as rollout_log
 from rft.rollouts.prompting import num_turns
-from rft.rollouts.runner import workbench
+from rft.rollouts.runner import rollout_runner
 from rft.rollouts.store import RolloutStore
 from rft.sampling.policies import base_model
 from rft.trainer import collapse, distributed, rates, supervised
 from rft.trainer.learner import Learner
-from rft.trainer.lessons import Lesson, check_template, lessons
 from rft.trainer.loop import Trainer
+from rft.trainer.sft_samples import SftSample, check_template, sft_samples
 from rft.types import Message
 
 
 def run(params: config.Params) -> None:
-    baseline, section = shelves.read(reports.BaselineReport), params.train
+    baseline, section = stage_files.read(reports.BaselineReport), params.train
     imitates = section.algorithm == "supervised" and section.source != "rollouts"
     warm_starts = baseline.readiness == "not yet" and section.when_not_ready == "warm_start"
     if baseline.readiness != "ready" and not warm_starts and not (imitates and baseline.readiness == "not yet"):
@@ -70,18 +70,18 @@ def _lead(
     team: distributed.Processes,
     warm_starts: bool,
     work: Path,
-    shelf: Path,
+    stage_folder: Path,
 ) -> None:
     """Sample, learn, keep and publish. Other processes only learn (rft/trainer/distributed.py)."""
     section = params.train
     ours = recipe.load(params.recipe)
     preflight.check(params)
-    prompt = shelves.read(reports.PromptSettings)
-    num_turns(prompt, params.rollout, str(shelves.path(reports.PromptSettings)))
-    train, validation = shelves.load_examples("train"), shelves.load_examples("validation")
-    with workbench(params, ours, work) as bench, RolloutStore(work / "rollouts") as store:
-        bench.check_rows(train)
-        network, chat = base_model(params, section.from_, device, bench.schemas)
+    prompt = stage_files.read(reports.PromptSettings)
+    num_turns(prompt, params.rollout, str(stage_files.path(reports.PromptSettings)))
+    train, validation = stage_files.load_examples("train"), stage_files.load_examples("validation")
+    with rollout_runner(params, ours, work) as runner, RolloutStore(work / "rollouts") as store:
+        runner.check_rows(train)
+        network, chat = base_model(params, section.from_, device, runner.schemas)
         imitated = _imitated(params, prompt, chat, network, warm_starts)
         if warm_starts and unmerged.holds(network):
             raise ConfigError(
@@ -89,7 +89,7 @@ def _lead(
                 "and a warm start would merge it. Set policy.dtype: float32, or train.from: policy."
             )
         if warm_starts:
-            network = _warm_started(network, imitated.lessons, section, device, team, work)
+            network = _warm_started(network, imitated.sft_samples, section, device, team, work)
         section = rates.resolved(section, rates.width_of(network.config))
         # what is imitated is imitated at temperature 1, also where it was sampled at another
         learned = section.model_copy(update={"temperature": 1.0}) if section.algorithm == "supervised" else section
@@ -97,16 +97,16 @@ def _lead(
         held_out = validation[-section.validation_examples :] if section.validation_examples else []
         start = _start(section, warm_starts)
         trainer = Trainer(
-            learner, chat, section, prompt, bench, train, held_out, device, work, store, imitated.lessons, start
+            learner, chat, section, prompt, runner, train, held_out, device, work, store, imitated.sft_samples, start
         )
         trainer.fit()
-        bench.times.write(shelf / "timing.json", bench.traces, steps=trainer.times.rows)
-        _publish(trainer, section, shelf, _told(section, imitated, warm_starts))
+        runner.times.write(stage_folder / "timing.json", runner.traces, steps=trainer.times.rows)
+        _publish(trainer, section, stage_folder, _told(section, imitated, warm_starts))
 
 
 @dataclass(frozen=True)
 class _Imitated:
-    lessons: list[Lesson]
+    sft_samples: list[SftSample]
     left_out: dict[str, int]
 
 
@@ -118,12 +118,12 @@ def _imitated(
     section, rollout = params.train, params.rollout
     if section.source not in ("demonstrations", "traffic") and not warm_starts:
         return _Imitated([], {})
-    found, left_out = shelves.load_imitated()
+    found, left_out = stage_files.load_imitated()
     dialogues = [_under(messages, prompt) for messages in found]
     check_template(chat, dialogues, f"policy.model = {params.policy.model}")
     limits = (num_positions(network.config), rollout.max_tokens, section.warm_start.longest if warm_starts else None)
     longest = min((limit for limit in limits if limit is not None), default=None)
-    given, too_long = lessons(chat, dialogues, longest)
+    given, too_long = sft_samples(chat, dialogues, longest)
     if too_long:
         left_out = left_out | {"longer than the context": too_long}
     if not given:
@@ -144,7 +144,7 @@ def _under(messages: list[Message], prompt: reports.PromptSettings) -> list[Mess
 
 
 def _warm_started(
-    network: Any, given: list[Lesson], section: config.Train, device: torch.device, team: Any, work: Path
+    network: Any, given: list[SftSample], section: config.Train, device: torch.device, team: Any, work: Path
 ) -> Any:
     """Imitate demonstrations before the first rollout. What is left is a plain model, from which
     training starts: it is the reference of a KL too."""
@@ -159,7 +159,7 @@ def _warm_started(
 def _start(section: config.Train, warm_starts: bool) -> collapse.Start | None:
     """Return what the baseline says of the policy that training starts from. None where it measured
     another one."""
-    baseline, champion = shelves.read(reports.BaselineReport), shelves.champion()
+    baseline, champion = stage_files.read(reports.BaselineReport), stage_files.champion()
     is_same = not warm_starts and (section.from_ == "champion" or champion.weights == "none")
     return collapse.measured(baseline) if is_same and baseline.sampled.temperature == section.temperature else None
 
@@ -170,15 +170,15 @@ def _told(section: config.Train, imitated: _Imitated, warm_starts: bool) -> dict
         return {}
     return {
         "source": section.source or "demonstrations",
-        "imitated": len(imitated.lessons),
+        "imitated": len(imitated.sft_samples),
         "not_imitated": dict(sorted(imitated.left_out.items())),
         "warm_start_steps": section.warm_start.steps if warm_starts else 0,
     }
 
 
-def _publish(trainer: Trainer, section: config.Train, shelf: Path, told: dict[str, Any]) -> None:
+def _publish(trainer: Trainer, section: config.Train, stage_folder: Path, told: dict[str, Any]) -> None:
     learner, kind = trainer.learner, section.weights
-    on_champion = section.from_ == "champion" and shelves.champion().weights != "none"
+    on_champion = section.from_ == "champion" and stage_files.champion().weights != "none"
     is_others = on_champion and not unmerged.is_stacked(learner.model)
     if kind == "lora" and (is_others or told.get("warm_start_steps")):
         kind = "full"  # the adapter belongs to other weights than the base model's: merge it
@@ -187,19 +187,19 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path, told: dict[st
     reason = _reason(trainer, section, before, change)
     has_learned = (change > 0 or bool(before)) and not trainer.collapsed
     if trainer.collapsed:
-        _leave_none(shelf / "weights", reason)
+        _leave_none(stage_folder / "weights", reason)
     else:
         whole = learner.model if kind == section.weights else weights.merged_copy(learner.model)
-        weights.save(whole, shelf / "weights")
-    (shelf / "metrics.jsonl").write_text(trainer.metrics.text())
-    rollout_log.write(trainer.store, shelf / "rollouts.parquet")
+        weights.save(whole, stage_folder / "weights")
+    (stage_folder / "metrics.jsonl").write_text(trainer.metrics.text())
+    rollout_log.write(trainer.store, stage_folder / "rollouts.parquet")
     falls = trainer.guard.falls
     report = reports.TrainReport(
         trained=has_learned,
         reason=reason,
         weights=kind if has_learned else "none",
-        path=str(shelves.WEIGHTS) if has_learned else None,
-        sha256=files.tree_sha256(shelf / "weights") if has_learned else None,
+        path=str(stage_files.WEIGHTS) if has_learned else None,
+        sha256=files.tree_sha256(stage_folder / "weights") if has_learned else None,
         algorithm=section.algorithm,
         steps=trainer.step,
         group_size=section.group,
@@ -214,9 +214,9 @@ def _publish(trainer: Trainer, section: config.Train, shelf: Path, told: dict[st
         collapsed=trainer.collapsed,
         **told,
     )
-    reports.write(report, shelf / "report.json")
+    reports.write(report, stage_folder / "report.json")
     if falls or trainer.collapsed:
-        progress.say("train", reason)
+        progress.print_line("train", reason)
 
 
 def _reason(trainer: Trainer, section: config.Train, before: str, change: float) -> str:
@@ -224,7 +224,7 @@ def _reason(trainer: Trainer, section: config.Train, before: str, change: float)
     rollout; `change`: how far the weights moved."""
     falls = trainer.guard.falls
     if trainer.collapsed:
-        return collapse.in_words(section, trainer.step, trainer.collapsed, falls)
+        return collapse.describe(section, trainer.step, trainer.collapsed, falls)
     if change == 0:
         return f"{before}no group had anything to learn from"
     how = f"{section.algorithm} ({section.source})" if section.source else section.algorithm
@@ -235,12 +235,12 @@ def _reason(trainer: Trainer, section: config.Train, before: str, change: float)
 
 def _skip(reason: str) -> None:
     """Leave an empty pointer with the reason, and empty files where DVC expects outs."""
-    _leave_none(shelves.WEIGHTS, reason)
-    shelves.write(reports.TrainReport(trained=False, reason=reason, weights="none"))
-    shelves.METRICS.write_text("")
-    rollout_log.write([], shelves.rollouts("train"))
-    reports.write_json({"rollout_s": {}, "phases": {}}, shelves.timing("train"))
-    progress.say("train", reason)
+    _leave_none(stage_files.WEIGHTS, reason)
+    stage_files.write(reports.TrainReport(trained=False, reason=reason, weights="none"))
+    stage_files.METRICS.write_text("")
+    rollout_log.write([], stage_files.rollouts("train"))
+    reports.write_json({"rollout_s": {}, "phases": {}}, stage_files.timing("train"))
+    progress.print_line("train", reason)
 
 
 def _leave_none(folder: Path, reason: str) -> None:

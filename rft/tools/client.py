@@ -328,7 +328,7 @@ class ToolClient:
         try:
             sent = arguments.prepare(call, rollout.functions, defaults or {}, self.traits(call.name).validate_arguments)
             if len(sent.encode("utf-8", "surrogatepass")) > self.section.max_request_bytes:
-                outcome = request_too_large(Limits.of(self.section))
+                outcome = request_too_large(Limits.from_params(self.section))
             else:
                 is_sent = True
                 outcome = await self._routes[call.name].source.call(call, sent, rollout.envelope)

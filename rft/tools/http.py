@@ -47,7 +47,7 @@ class HttpTool:
 
         def read(reply: Reply) -> Outcome:
             if reply.status in SERVERS_OWN and self.client_errors == "infrastructure":
-                return Outcome(_said_by_the_tool(reply, call.name), is_error=True)
+                return Outcome(_tool_output(reply, call.name), is_error=True)
             if reply.oversized:
                 return too_large(limits.max_reply_bytes)
             if reply.status >= 400:
@@ -58,7 +58,7 @@ class HttpTool:
         return replace(outcome, retries=retries) if retries else outcome
 
 
-def _said_by_the_tool(reply: Reply, name: str) -> str:
+def _tool_output(reply: Reply, name: str) -> str:
     """The `output` of a 403, 404, 405, 407 or 410. Raises NoReply if there is none, without
     retries: an address that is wrong now is wrong a second later."""
     try:

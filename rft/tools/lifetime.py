@@ -33,7 +33,7 @@ import httpx
 
 from rft import commands, config, files, secrets
 from rft.errors import ConfigError, InfrastructureError
-from rft.process import child_environment, last_words, tail
+from rft.process import child_environment, last_output, tail
 from rft.recipe import Recipe
 from rft.secrets import Secrets
 from rft.tools import local as local_tools
@@ -70,7 +70,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
                 static | process.headers,
                 process.raise_if_dead,
                 sent,
-                process.last_words,
+                process.last_output,
                 keeps_state=recipe.setup is not None,
             )
             try:
@@ -173,9 +173,9 @@ class _Process:
 
     def _trouble(self, what: str) -> InfrastructureError:
         return InfrastructureError(
-            f"the tool server of {self._recipe.folder} {what}.\n{last_words(self.last_words())}\n"
+            f"the tool server of {self._recipe.folder} {what}.\n{last_output(self.last_output())}\n"
             f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
         )
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return secrets.redact(tail(self._output).strip())

@@ -35,7 +35,7 @@ from typing import IO, Any, Self
 
 from rft import commands, config
 from rft.errors import ConfigError, InfrastructureError, RftError, ToolError
-from rft.process import child_environment, die_with, last_words, tail
+from rft.process import child_environment, die_with, last_output, tail
 from rft.recipe import Recipe, load
 from rft.tools import server as toolserver
 from rft.tools.signatures import CALL_ID, GIVEN, ITEM, TRACE_ID, arguments_model, asks_for
@@ -63,7 +63,7 @@ async def sources(
 ) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
     """Yield the source of each function. Raises InfrastructureError when the workers do not
     start."""
-    limits = Limits.of(section)
+    limits = Limits.from_params(section)
     blocking = any(not inspect.iscoroutinefunction(function) for function in recipe.tools)
     async with Workers(recipe, section.local_workers if blocking else 0) as workers:
         made: dict[str, AsyncTool | WorkerTool] = {}
@@ -210,7 +210,7 @@ class _Worker:
                 await self._receive(self._process)
         except (NoReply, TimeoutError) as failure:
             self.kill()
-            late = f"it was not ready within {START_DEADLINE_S:g} s. {last_words(tail(self._output))}"
+            late = f"it was not ready within {START_DEADLINE_S:g} s. {last_output(tail(self._output))}"
             raise InfrastructureError(
                 f"a tool worker of {self._recipe.folder} did not start: "
                 f"{failure if isinstance(failure, NoReply) else late}\n"
@@ -234,7 +234,7 @@ class _Worker:
         except (asyncio.IncompleteReadError, ConnectionError):
             self.kill()
             raise NoReply(
-                f"the worker process ended with exit code {await process.wait()}. {last_words(tail(self._output))}"
+                f"the worker process ended with exit code {await process.wait()}. {last_output(tail(self._output))}"
             ) from None
 
     def kill(self) -> None:

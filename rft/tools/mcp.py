@@ -46,7 +46,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from rft import config
 from rft.errors import ConfigError, InfrastructureError
-from rft.process import last_words, tail
+from rft.process import last_output, tail
 from rft.secrets import Secrets, redact_json
 from rft.tools.mcp_righted import as_listed, righted
 from rft.types import ToolCall
@@ -183,7 +183,7 @@ class Server:
     def source(self, name: str, client_errors: str = "infrastructure") -> McpTool:
         own = name.removeprefix(self._server.prefix)
         rate_limiter = self._http.rate_limiter(self._section.rate_limit)
-        return McpTool(self, own, Limits.of(self._section), rate_limiter, client_errors)
+        return McpTool(self, own, Limits.from_params(self._section), rate_limiter, client_errors)
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:
         """Raises _Refused, _Oversized, and NoReply for everything else that is not a result."""
@@ -316,8 +316,8 @@ class Server:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         text = str(error) if isinstance(error, NoReply) else f"{type(error).__name__}: {error}"
-        words = tail(self._output).strip()
-        return self.secrets.redact(as_text(f"{text}\n{last_words(words)}" if words else text))
+        output = tail(self._output).strip()
+        return self.secrets.redact(as_text(f"{text}\n{last_output(output)}" if output else text))
 
 
 # -- HTTP under the session ------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class StateError(Exception):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _OpenRollout:
     rollout: Rollout
     setup: asyncio.Task[None]
     busy: int = 0
@@ -60,7 +60,7 @@ class States:
 
     def __init__(self, setup: _Function, teardown: _Function | None, section: config.RolloutState) -> None:
         self._setup, self._teardown, self._section = setup, teardown, section
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _OpenRollout] = {}
         self._over: OrderedDict[str, str] = OrderedDict()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -89,7 +89,7 @@ class States:
         kept = self._kept.get(trace_id)
         if kept is None:
             rollout = Rollout(trace_id, item)
-            kept = self._kept[trace_id] = _Kept(rollout, asyncio.create_task(self._set_up(rollout)))
+            kept = self._kept[trace_id] = _OpenRollout(rollout, asyncio.create_task(self._set_up(rollout)))
         kept.busy += 1
         try:
             await asyncio.shield(kept.setup)  # a client that hangs up does not spoil it for the next

@@ -3,7 +3,7 @@
     loop          sample, learn, sync the weights; what is kept, and how a killed run goes on
     curriculum    which examples a step takes
     collect       their rollouts, in groups; which of them can be learned from, and why not the rest
-    lessons       dialogues to imitate: their order, and what their tokens weigh
+    sft_samples   dialogues to imitate: their order, and what their tokens weigh
     supervised    the loop of a warm start, without rollouts
     imitation     the batches of supervised training in stage `train`
     prefetch      sampling while the learner learns, with a bounded lag

@@ -16,7 +16,7 @@ that no checkpoint names is removed after the next checkpoint.
 A folder is written under another name, brought to the disk, and published by one rename: a kill
 leaves the old checkpoints, or the old ones and the new. The newest `keep_checkpoints` stay, and the
 one that a training goes back to if it collapses. All lies under `.rft/`, because DVC empties a
-stage's shelf before the stage runs, and is gone when the stage's shelf is whole.
+stage's folder before the stage runs, and is gone when the stage's files are whole.
 
 A manifest of another configuration, or a state whose bytes have changed, is an error that names the
 folder. A run that was cut off never continues from older weights than its newest checkpoint.
@@ -67,10 +67,10 @@ def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int, sp
     whole = asdict(manifest) | {"sha256": files.sha256(part / "state.pt")}
     (part / "manifest.json").write_text(json.dumps(whole) + "\n")
     files.publish(part, folder / f"{manifest.step:06d}")
-    forget(folder, keep, spared)
+    prune(folder, keep, spared)
 
 
-def forget(folder: Path, keep: int, spared: Collection[int] = ()) -> None:
+def prune(folder: Path, keep: int, spared: Collection[int] = ()) -> None:
     """Remove all but the newest `keep`, and the steps that are `spared`."""
     for old in _all(folder)[:-keep]:
         if int(old.name) not in spared:
@@ -130,7 +130,7 @@ def read_best(folder: Path, step: int) -> dict[str, Any]:
         raise UserError(f"{path}: the best weights of this run cannot be read ({why}). {remedy}") from error
 
 
-def forget_bests(folder: Path, checkpoints: Path) -> None:
+def prune_bests(folder: Path, checkpoints: Path) -> None:
     """Remove all best weights that no checkpoint names."""
     named = {(json.loads((path / "manifest.json").read_text())["best"] or {}).get("step") for path in _all(checkpoints)}
     for path in _all(folder):

@@ -42,7 +42,7 @@ from rft.trainer.collect import Group
 from rft.trainer.journal import Numbers
 from rft.types import StopReason
 
-LOOK_BACK, BEST_OF = 10, 5
+REMEMBERED, BEST_OF = 10, 5
 """Steps in a row: at the most, for what has fallen; and for what is the best so far."""
 FEWEST = 8
 LEFT = 0.5
@@ -63,7 +63,7 @@ class Level:
     spread: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Level:
+    def from_values(cls, values: Sequence[float]) -> Level:
         return cls(fmean(values), pstdev(values))
 
     def is_lost(self, values: Sequence[float]) -> bool:
@@ -92,7 +92,7 @@ def measured(baseline: reports.BaselineReport) -> Start | None:
     if not sampled:
         return None
     ended = Level(share, math.sqrt(share * (1 - share)))
-    return Start(Level.of(sampled), ended, Level.of(greedy) if greedy else None)
+    return Start(Level.from_values(sampled), ended, Level.from_values(greedy) if greedy else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +131,16 @@ class Guard:
             return ""  # with a lag, some were still sampled by the weights that were given up
         rewards = [fmean(one.reward or 0.0 for one in group.scored) - self.low for group in known]
         ended = [fmean(one.stop_reason == StopReason.completed for one in group.scored) for group in known]
-        self.steps = [*self.steps, Seen(rewards, ended)][-LOOK_BACK:]
+        self.steps = [*self.steps, Seen(rewards, ended)][-REMEMBERED:]
         if self.start is None:
             rewards, ended = self._last(len(self.steps))
             if len(rewards) < FEWEST:
                 return ""
-            self.start = Start(Level.of(rewards), Level.of(ended), None)
+            self.start = Start(Level.from_values(rewards), Level.from_values(ended), None)
         if fell := self.fallen():
             return fell
         if len(self.steps) >= BEST_OF:
-            now = Level.of([reward for step in self.steps[-BEST_OF:] for reward in step.rewards])
+            now = Level.from_values([reward for step in self.steps[-BEST_OF:] for reward in step.rewards])
             self.best = now if self.best is None or now.mean > self.best.mean else self.best
         return ""
 
@@ -176,7 +176,7 @@ class Guard:
         """Note a validation. Say what has fallen; empty if nothing has."""
         if len(rewards) < FEWEST:
             return ""
-        now = Level.of([reward - self.low for reward in rewards])
+        now = Level.from_values([reward - self.low for reward in rewards])
         levels = [level for level in (self.start and self.start.greedy, self.validated) if level is not None]
         for level in levels:
             if level.is_lost([reward - self.low for reward in rewards]):
@@ -216,7 +216,7 @@ def best(rows: Sequence[Numbers], steps: Sequence[int]) -> int:
     return max([0, *steps], key=earned)
 
 
-def in_words(section: config.Train, step: int, fell: str, falls: Sequence[reports.Fall]) -> str:
+def describe(section: config.Train, step: int, fell: str, falls: Sequence[reports.Fall]) -> str:
     """Say that training collapsed, and which settings are likely to blame, the likeliest first."""
     lr = section.peak_lr
     again = f"for the second time, with train.lr lowered from {lr:g} to {falls[-1].lr:g}" if falls else "at its end"
@@ -232,4 +232,4 @@ def in_words(section: config.Train, step: int, fell: str, falls: Sequence[report
     )
 
 
-__all__ = ["LOWER", "Guard", "Start", "best", "in_words", "measured"]
+__all__ = ["LOWER", "Guard", "Start", "best", "describe", "measured"]

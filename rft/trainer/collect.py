@@ -9,7 +9,7 @@ A group has variance when its *outcomes* differ (`train.variance: outcome`). A b
 alone makes rewards differ too, and a filter that looked at rewards would take an all-failed group
 for an informative one. What is sampled is counted: sampled = trained + left out, always.
 
-An algorithm without groups (`grouped` False: REINFORCE++, PPO) learns from all that is scored.
+An algorithm without groups (`is_grouped` False: REINFORCE++, PPO) learns from all that is scored.
 
 A rollout that is left out may still be part of the formula: the step's means are divided by
 `counted`, every scored rollout that the algorithm counts. That includes dull ones (no gradient, so
@@ -34,7 +34,7 @@ from rft.rollouts.loop import Conditions, Request
 from rft.rollouts.pace import Pace
 from rft.rollouts.policy import Policy
 from rft.rollouts.recovery import Superseded
-from rft.rollouts.runner import Waiting, Workbench
+from rft.rollouts.runner import RolloutRunner, Waiting
 from rft.rollouts.store import RolloutStore
 from rft.trainer.curriculum import Curriculum
 from rft.trainer.packing import Counted, TrainingSample
@@ -98,18 +98,23 @@ class Collector:
         train: Sequence[Example],
         section: config.Train,
         prompt: PromptSettings,
-        bench: Workbench,
+        runner: RolloutRunner,
         policy: Policy,
         algorithm: Algorithm,
         curriculum: Curriculum,
         store: RolloutStore,
-        max_tokens: int | None = None,
+        max_context_tokens: int | None = None,
     ):
-        """`max_tokens` bounds a rollout's context; DAPO's overlong shaping measures by it. Raises
+        """`max_context_tokens` bounds a rollout; DAPO's overlong shaping measures by it. Raises
         ConfigError when that leaves no room."""
-        dapo.check_overlong(section.overlong, max_tokens)
-        self._train, self._section, self._prompt, self._bench, self._store = train, section, prompt, bench, store
-        self._policy, self._algorithm, self._curriculum, self._max_tokens = policy, algorithm, curriculum, max_tokens
+        dapo.check_overlong(section.overlong, max_context_tokens)
+        self._train, self._section, self._prompt, self._runner, self._store = train, section, prompt, runner, store
+        self._policy, self._algorithm, self._curriculum, self._max_context_tokens = (
+            policy,
+            algorithm,
+            curriculum,
+            max_context_tokens,
+        )
         self.policy_version = 0
         """Set by whoever gives the sampler new weights."""
 
@@ -150,7 +155,7 @@ class Collector:
     def _play(self, taken: Sequence[int], met: Counter[str], batch: Batch) -> list[Group]:
         """Play one group per example. An example that comes twice in a step, where an epoch ends,
         continues its count, so that no random stream is used twice."""
-        section, limits = self._section, self._bench.params.rollout
+        section, limits = self._section, self._runner.params.rollout
         requests: list[Request] = []
         for index in taken:
             example = self._train[index]
@@ -159,14 +164,14 @@ class Collector:
             requests += [Request(example, first + sample) for sample in range(section.group)]
         seed = (section.seed, 1, batch.step - 1)
         conditions = Conditions(
-            self._prompt, section.temperature, seed, limits, "train", "train", batch.step, self._bench.traces
+            self._prompt, section.temperature, seed, limits, "train", "train", batch.step, self._runner.traces
         )
         waiting = Waiting(self._store, batch.name, "challenger")
         trajectories: list[Trajectory] = []
         pace = Pace("train", len(requests))
         for start in range(0, len(requests), limits.batch):
             some = requests[start : start + limits.batch]
-            played = self._bench.run(self._policy, some, conditions, "train", waiting, pace)
+            played = self._runner.run(self._policy, some, conditions, "train", waiting, pace)
             trajectories += played.trajectories
             batch.superseded += played.superseded
         waves = [tuple(trajectories[n : n + section.group]) for n in range(0, len(trajectories), section.group)]
@@ -176,9 +181,12 @@ class Collector:
         """Compute advantages, and choose what is trained on. `held`: by rollout id, the row made
         when the rollout ended."""
         algorithm, overlong = self._algorithm, self._section.overlong
-        informative = [not algorithm.grouped or group.varies(self._section.variance) for group in batch.groups]
+        informative = [not algorithm.is_grouped or group.varies(self._section.variance) for group in batch.groups]
         rewards_PG = [
-            [None if self._failed(one) else dapo.shaped(one, overlong, self._max_tokens) for one in group.trajectories]
+            [
+                None if self._failed(one) else dapo.shaped(one, overlong, self._max_context_tokens)
+                for one in group.trajectories
+            ]
             for group in batch.groups
         ]
         given = iter(algorithm.advantages([row for row, useful in zip(rewards_PG, informative, strict=True) if useful]))
@@ -188,9 +196,9 @@ class Collector:
             pairs = list(zip(group.trajectories, advantage_G, strict=True))
             reasons = [self._left_out(one, advantage, group, useful) for one, advantage in pairs]
             counted += [
-                one for one, advantage in pairs if one.reward is not None and algorithm.counts(advantage, useful)
+                one for one, advantage in pairs if one.reward is not None and algorithm.is_in_mean(advantage, useful)
             ]
-            pair = number if "pairs" in algorithm.needs else -1
+            pair = number if "pairs" in algorithm.requirements else -1
             if pair >= 0 and reasons.count("") == 1:
                 reasons[reasons.index("")] = "its pair's other half is left out"
             fresh: list[TrainingSample] = []
@@ -218,18 +226,18 @@ class Collector:
             return why
         if self._failed(one):
             return "not passed"
-        if self._algorithm.counts(advantage, useful) and (advantage != 0.0 or self._algorithm.pulls):
+        if self._algorithm.is_in_mean(advantage, useful) and (advantage != 0.0 or self._algorithm.has_kl_gradient):
             return ""
         return self._dull(group, useful)
 
     def _failed(self, one: Trajectory) -> bool:
         """Tell whether the algorithm learns from nothing that did not pass, and this did not."""
-        return "passed" in self._algorithm.needs and not one.grade.solved
+        return "passed" in self._algorithm.requirements and not one.grade.solved
 
     def _dull(self, group: Group, useful: bool) -> str:
-        if self._algorithm.grouped and len(group.scored) < 2:
+        if self._algorithm.is_grouped and len(group.scored) < 2:
             return "alone in its group"
-        return self._algorithm.zero if useful else "no variance"
+        return self._algorithm.zero_reason if useful else "no variance"
 
     def _listen(self, batch: Batch) -> None:
         """Raise alarms: the policy can learn to cause failures that depend on what it does."""
@@ -237,7 +245,7 @@ class Collector:
         tried += [one.trajectory for one in batch.superseded if one.why.startswith("replaced")]
         batch.alarms = alarm.find(alarm.calls_of(tried))
         for one in batch.alarms:
-            progress.say("train", f"ALARM at step {batch.step}: {one.text}")
+            progress.print_line("train", f"ALARM at step {batch.step}: {one.text}")
 
 
 def unfit(one: Trajectory) -> str:

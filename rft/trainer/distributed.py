@@ -39,7 +39,7 @@ import torch.distributed as dist
 from rft import config
 from rft.errors import ConfigError, InfrastructureError, RftError
 from rft.models import weights
-from rft.process import child_environment, last_words, tail
+from rft.process import child_environment, last_output, tail
 from rft.trainer import sharding
 from rft.trainer.learner import Learner
 from rft.trainer.processes import Processes
@@ -159,8 +159,8 @@ class _Follower:
             code = self._process.wait(STOP_S / 2)
         except subprocess.TimeoutExpired:
             return
-        words = last_words(tail(self._output))
-        raise InfrastructureError(f"process {self.rank} of {self.size} ended with code {code}. {words}")
+        printed = last_output(tail(self._output))
+        raise InfrastructureError(f"process {self.rank} of {self.size} ended with code {code}. {printed}")
 
     def end(self, wait: bool) -> None:
         assert self._process.stdin is not None

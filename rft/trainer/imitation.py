@@ -5,8 +5,8 @@
                  until the next (rejection sampling; in several rounds, expert iteration)
 
 The loop, its validation, its checkpoints and its exact resume are those of every other training
-(rft/trainer/loop.py). What a step learns from is a function of seed and step, given the lessons. A
-round's lessons are written down before anything is learned from them, so that a run which was cut
+(rft/trainer/loop.py). What a step learns from is a function of seed and step, given the samples. A
+round's samples are written down before anything is learned from them, so that a run which was cut
 off within a round goes on with the same.
 """
 
@@ -17,16 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rft import config, files, progress
+from rft.formatting import counted as number_of
 from rft.trainer.collect import Batch, Collector
-from rft.trainer.lessons import Lesson, Order, samples
+from rft.trainer.sft_samples import Order, SftSample, samples
 from rft.trainer.supervised import counted
-from rft.words import counted as in_words
 
 
 class Dialogues:
     """Gives each step its dialogues."""
 
-    def __init__(self, given: Sequence[Lesson], section: config.Train):
+    def __init__(self, given: Sequence[SftSample], section: config.Train):
         self.policy_version = 0
         """As the collector has it. Nothing is sampled."""
         self._section = section
@@ -59,17 +59,19 @@ class Rounds:
         first, after = self._round(step)
         if step == first:
             batch = self._collector.collect(step)
-            kept = [Lesson(sample.ids, sample.loss_mask) for sample in batch.samples]
+            kept = [SftSample(sample.ids, sample.loss_mask) for sample in batch.samples]
             self._folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps([[lesson.ids, lesson.loss_mask] for lesson in kept])
+            text = json.dumps([[sft_sample.ids, sft_sample.loss_mask] for sft_sample in kept])
             files.write_text(text, self._path(first), durable=True)
-            of = in_words(len(batch.groups), "example")
-            steps = in_words(after - first, "step")
-            progress.say("train", f"imitates {in_words(len(kept), 'rollout')} that passed, of {of}, for {steps}")
+            of = number_of(len(batch.groups), "example")
+            steps = number_of(after - first, "step")
+            progress.print_line(
+                "train", f"imitates {number_of(len(kept), 'rollout')} that passed, of {of}, for {steps}"
+            )
         else:
             batch = Batch(step, [], [], [], self.policy_version)
         if self._order is None or self._first != first:
-            kept = [Lesson(ids, loss_mask) for ids, loss_mask in json.loads(self._path(first).read_text())]
+            kept = [SftSample(ids, loss_mask) for ids, loss_mask in json.loads(self._path(first).read_text())]
             batch_size, seed = self._section.examples_per_step, self._section.seed + first
             self._first, self._order = first, Order(kept, batch_size, after - first, seed) if kept else None
         return _filled(batch, self._order, step, step - first + 1, self._section)

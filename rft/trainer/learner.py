@@ -47,7 +47,7 @@ FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
 """Metrics of a step's first update, under the weights that sampled. The others are of its last,
 where the ratio has moved farthest."""
 
-LOOKED_AT = 2**16
+NUM_COMPARED = 2**16
 """Values of a weight that are compared before and after an update. A copy of all would be as large
 as the model."""
 
@@ -63,11 +63,11 @@ class _Micro:
     layout: Layout
     idle: bool
     """Without weight: other processes need this one to take part in the pass."""
-    sampled_N: torch.Tensor | None
+    sampled_logprobs_N: torch.Tensor | None
     """None: no sampler of ours wrote it, so there is nothing to compare."""
     advantage_N: torch.Tensor
-    old_N: torch.Tensor | None = None
-    reference_N: torch.Tensor | None = None
+    old_logprobs_N: torch.Tensor | None = None
+    reference_logprobs_N: torch.Tensor | None = None
     old_values_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None
 
@@ -90,7 +90,7 @@ class Learner:
         section = rates.resolved(section, rates.width_of(network.config))
         self.section, self.norm_length, self.device, self.keys = section, norm_length, device, keys
         self.team = team or Processes()
-        self.algorithm = algorithms.of(section)
+        self.algorithm = algorithms.from_params(section)
         if self.team.size > 1 and self.team.rank == 0:
             self.team.order("learner", copy.deepcopy(network).cpu(), section, norm_length, device.type)
         self.bfloat16 = device.type == "cuda" and next(network.parameters()).dtype == torch.bfloat16
@@ -98,16 +98,20 @@ class Learner:
         self._largest = 0  # microbatch that was looked at, in tokens
         if section.gradient_checkpointing is True:
             self.model.activation_checkpointing_enable()
-        self._plain = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.team.same([parameter.detach() for parameter in self._plain])
+        self._trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.team.same([parameter.detach() for parameter in self._trainable])
         self._network = sharding.sharded(self.model) if self.team.shards else self.model
         self.parameters = [parameter for parameter in self._network.parameters() if parameter.requires_grad]
-        self._frozen = self._copy() if "reference" in self.algorithm.needs and section.weights == "full" else None
+        self._frozen = (
+            self._copy() if "reference" in self.algorithm.requirements and section.weights == "full" else None
+        )
         if self.team.shards and self.team.rank:
             self.model.cpu()  # only brought up to date
-        self.packs_by = self._packs_by() if section.packing else None
+        self.packing_width = self._packing_width() if section.packing else None
         """What bounds rows (`packing.widest`); None: samples are laid side by side."""
-        self.critic = Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.needs else None
+        self.critic = (
+            Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.requirements else None
+        )
         self.optimizer = torch.optim.AdamW(self.parameters, lr=section.peak_lr, betas=(0.9, 0.95), weight_decay=0.0)
         self.start = self._started()
         self._fresh_critic = None if self.critic is None else copy.deepcopy(self.critic.state())
@@ -117,7 +121,7 @@ class Learner:
         self.seconds: dict[str, float] = dict.fromkeys(phases, 0.0)
         """Seconds spent so far, by phase."""
 
-    def _packs_by(self) -> float:
+    def _packing_width(self) -> float:
         """Return the hidden size; infinite where attention is computed a branch at a time."""
         is_ours = forward.knows(self._network.get_decoder())
         return math.inf if is_ours else self.model.config.get_text_config().hidden_size
@@ -147,16 +151,16 @@ class Learner:
         with self.team.learning(), self._memory.one():
             with self._clock("preparing"):
                 mine = share(samples, self.team.rank, self.team.size)
-                cut = microbatches(mine, self.section.microbatch_tokens, self.packs_by)
+                cut = microbatches(mine, self.section.microbatch_tokens, self.packing_width)
                 micros = [self._plan(rows) for rows in cut]
                 if self.team.shards:
                     fill = self.team.most(len(micros)) - len(micros)
                     micros += [self._plan([[one] for one in bundles(samples)[0]], idle=True) for _ in range(fill)]
-            self._save_memory(micros)
+            self._checkpoint_activations(micros)
             self._prepare(micros)
             found: dict[str, float] = {}
             for _ in range(self.section.updates):
-                with heap.told(*self._lower(micros)):
+                with heap.told(*self._memory_hint(micros)):
                     facts = self._accumulate(micros, totals, num_own)
                 with self._clock("optimizer"):
                     facts |= {"grad_norm": self._apply(learns)}
@@ -169,7 +173,7 @@ class Learner:
         if any(other != change for other in self.team.gather(change)):
             raise RftError("the processes' weights differ. This is a bug: please report it with your params.yaml.")
         told: dict[str, float] = {"samples/trained": len(samples), "lr": lr, **found, "weights/change": change}
-        if self.algorithm.pulls:
+        if self.algorithm.has_kl_gradient:
             told["samples/kl_only"] = sum(sample.advantage == 0.0 for sample in samples)
         if self.section.packing:
             told["packing/shared_share"] = sum(self.team.gather(sum(map(num_sharing, cut)))) / len(samples)
@@ -184,7 +188,7 @@ class Learner:
             what = f"a rollout of {longest} tokens cannot be learned from: the model has {limit} positions"
             raise UserError(f"{what}. Lower rollout.max_tokens in params.yaml.")
 
-    def _save_memory(self, micros: list[_Micro]) -> None:
+    def _checkpoint_activations(self, micros: list[_Micro]) -> None:
         """With train.gradient_checkpointing: auto, compute activations again from now on if this
         step's largest microbatch would not fit otherwise."""
         is_asked = self.section.gradient_checkpointing == "auto" and self.team.size == 1
@@ -202,9 +206,9 @@ class Learner:
             need, free = (f"{size / 2**30:.1f} GiB" for size in found)
             what = f"a microbatch of {rows} x {width} tokens needs about {need}, and {free} are free"
             told = f"{what}: activations are computed again in the backward pass"
-            progress.say("train", f"{told}. Lower {self.keys}.microbatch_tokens to be faster.")
+            progress.print_line("train", f"{told}. Lower {self.keys}.microbatch_tokens to be faster.")
 
-    def _lower(self, micros: list[_Micro]) -> tuple[str, str]:
+    def _memory_hint(self, micros: list[_Micro]) -> tuple[str, str]:
         """Say what the largest microbatch is, and which setting makes it smaller."""
         shapes = [tuple(micro.layout.ids_RT.shape) for micro in micros]
         rows, wide = max(shapes, key=math.prod, default=(0, 0))
@@ -220,21 +224,21 @@ class Learner:
     def _plan(self, rows: list[list[TrainingSample]], idle: bool = False) -> _Micro:
         planned = layout(rows, self.device)
         logprobs = [value for sample in planned.samples for value in sample.logprobs]
-        sampled_N = torch.tensor(logprobs, device=self.device) if logprobs else None
+        sampled_logprobs_N = torch.tensor(logprobs, device=self.device) if logprobs else None
         advantages = [sample.advantage for sample in planned.samples]
         advantage_B = torch.tensor(advantages, dtype=torch.float32, device=self.device)
         advantage_N = advantage_B[planned.row_N]
         if planned.weight_N is not None:
             advantage_N = advantage_N * planned.weight_N
-        return _Micro(planned, idle, sampled_N, advantage_N)
+        return _Micro(planned, idle, sampled_logprobs_N, advantage_N)
 
     @torch.no_grad()
     def _prepare(self, micros: list[_Micro]) -> None:
         """Compute what must not change while the step learns."""
         for micro in micros:
-            if "reference" in self.algorithm.needs:
+            if "reference" in self.algorithm.requirements:
                 with self._clock("forward"), self._reference() as network:
-                    micro.reference_N = self._score(network, micro.layout).logprobs_N
+                    micro.reference_logprobs_N = self._score(network, micro.layout).logprobs_N
             if self.critic is not None:
                 with self._clock("forward"):
                     hidden_NE = self._score(self._network, micro.layout).hidden_NE
@@ -272,10 +276,10 @@ class Learner:
                 continue
             with self._clock("forward"):
                 sums.update(self.algorithm.facts(tokens))
-                entropy_N = tokens.entropy_N if tokens.own_N is None else tokens.entropy_N[tokens.own_N]
+                entropy_N = tokens.entropy_N if tokens.is_own_N is None else tokens.entropy_N[tokens.is_own_N]
                 sums.update({"loss": loss.item(), "entropy": entropy_N.sum().item()})
-                if micro.sampled_N is not None:
-                    gap_N = tokens.logprobs_N.detach() - micro.sampled_N
+                if micro.sampled_logprobs_N is not None:
+                    gap_N = tokens.logprobs_N.detach() - micro.sampled_logprobs_N
                     mismatch = max(mismatch or 0.0, gap_N.abs().max().item())
                     sums.update({"mismatch_kl": (ratio_minus_1(gap_N) - gap_N).sum().item()})
         if self.team.size > 1:
@@ -294,21 +298,21 @@ class Learner:
 
     def _tokens(self, micro: _Micro) -> Tokens:
         scored = self._score(self._network, micro.layout)
-        if micro.old_N is None:
-            micro.old_N = scored.logprobs_N.detach()
+        if micro.old_logprobs_N is None:
+            micro.old_logprobs_N = scored.logprobs_N.detach()
         return Tokens(
             logprobs_N=scored.logprobs_N,
-            old_N=micro.old_N,
-            sampled_N=micro.old_N if micro.sampled_N is None else micro.sampled_N,
+            old_logprobs_N=micro.old_logprobs_N,
+            sampled_logprobs_N=micro.old_logprobs_N if micro.sampled_logprobs_N is None else micro.sampled_logprobs_N,
             advantage_N=micro.advantage_N,
             row_N=micro.layout.row_N,
             entropy_N=scored.entropy_N,
             num_rows=len(micro.layout.samples),
-            reference_N=micro.reference_N,
+            reference_logprobs_N=micro.reference_logprobs_N,
             values_N=None if self.critic is None else self.critic(scored.hidden_NE),
             old_values_N=micro.old_values_N,
             returns_N=micro.returns_N,
-            own_N=micro.layout.own_N,
+            is_own_N=micro.layout.is_own_N,
         )
 
     def _score(self, network: Any, planned: Layout) -> Scored:
@@ -321,8 +325,8 @@ class Learner:
         self.num_updates += 1
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
-            look = commands.command("rollouts", "--live", "--stage", "train")
-            remedy = f", or look at its rollouts: {look}" if self.keys == "train" else "."
+            shown = commands.command("rollouts", "--live", "--stage", "train")
+            remedy = f", or look at its rollouts: {shown}" if self.keys == "train" else "."
             raise Diverged(f"update {self.num_updates}: the gradient is not finite. Lower {self.keys}.lr{remedy}")
         before = [_some(parameter) for parameter in self.parameters]
         self.optimizer.step()
@@ -338,14 +342,14 @@ class Learner:
     @torch.no_grad()
     def weight_change(self) -> float:
         """Return the L2 distance from where training started."""
-        pairs = zip(self._plain, self.start, strict=True)
+        pairs = zip(self._trainable, self.start, strict=True)
         return math.sqrt(sum((now - then).square().sum().item() for now, then in pairs))
 
     @torch.no_grad()
     def _gather(self) -> None:
         """Copy the weights that learned into the plain model."""
         if self.team.shards:
-            for mine, theirs in zip(self._plain, self.parameters, strict=True):
+            for mine, theirs in zip(self._trainable, self.parameters, strict=True):
                 mine.copy_(sharding.whole(theirs))
 
     def free_gradients(self) -> None:
@@ -361,7 +365,7 @@ class Learner:
         """Keep the weights that training starts from: those of the frozen copy, if there is one."""
         if self._frozen is not None and not self.team.shards:
             return [parameter.detach() for parameter in self._frozen.parameters()]
-        return [parameter.detach().clone() for parameter in self._plain]
+        return [parameter.detach().clone() for parameter in self._trainable]
 
     def _copy(self) -> Any:
         frozen = copy.deepcopy(self.model).requires_grad_(False)
@@ -405,12 +409,12 @@ class Learner:
             "num_updates": 0,
         }
 
-    def best(self) -> dict[str, Any]:
+    def weights_state(self) -> dict[str, Any]:
         """Return the weights alone, as `state` does: who keeps them will not learn on."""
         return {"parameters": {name: parameter.detach() for name, parameter in self._named()}}
 
-    def load_best(self, state: dict[str, Any]) -> None:
-        """Restore what `best` returned, or the weights of a whole state. Raises UserError for
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Restore what `weights_state` returned, or those of a whole state. Raises UserError for
         another configuration's."""
         self._fits(state | {"critic": self.critic and self.critic.state()})
         self.team.order("load_parameters", state["parameters"])
@@ -432,10 +436,10 @@ class Learner:
 
     @torch.no_grad()
     def do_load_parameters(self, parameters: dict[str, torch.Tensor]) -> None:
-        """Do this process's share of `load_best`."""
+        """Do this process's share of `load_weights`."""
         for name, parameter in self._named():
             parameter.copy_(parameters[name])
-        for theirs, mine in zip(self.parameters, self._plain, strict=True):
+        for theirs, mine in zip(self.parameters, self._trainable, strict=True):
             if theirs is not mine:
                 theirs.copy_(sharding.part(mine.detach(), theirs))
 
@@ -459,7 +463,7 @@ def _some(parameter: Any) -> torch.Tensor:
     """Copy some values of the part that this process holds, evenly spaced; of a small one all."""
     held = parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
     flat = held.reshape(-1)
-    return flat[:: max(1, len(flat) // LOOKED_AT)].clone()
+    return flat[:: max(1, len(flat) // NUM_COMPARED)].clone()
 
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -32,7 +32,7 @@ import torch
 from rft import config, lines, progress, stopping
 from rft.chat.renderer import Chat
 from rft.reports import Fall, PromptSettings
-from rft.rollouts.runner import Plan, Workbench
+from rft.rollouts.runner import Plan, RolloutRunner
 from rft.rollouts.store import RolloutStore
 from rft.sampling import policies
 from rft.trainer import checkpoint, collapse, schedule
@@ -42,10 +42,10 @@ from rft.trainer.curriculum import Curriculum
 from rft.trainer.imitation import Dialogues, Rounds
 from rft.trainer.journal import Lines, Numbers, timed
 from rft.trainer.learner import Diverged, Learner
-from rft.trainer.lessons import Lesson
 from rft.trainer.metrics import Watch, describe
 from rft.trainer.packing import why_none
 from rft.trainer.prefetch import Prefetcher
+from rft.trainer.sft_samples import SftSample
 from rft.types import Example
 
 
@@ -58,37 +58,45 @@ class Trainer:
         chat: Chat,
         section: config.Train,
         prompt: PromptSettings,
-        bench: Workbench,
+        runner: RolloutRunner,
         train: Sequence[Example],
         held_out: Sequence[Example],
         device: torch.device,
         work: Path,
         store: RolloutStore,
-        imitated: Sequence[Lesson] = (),
+        imitated: Sequence[SftSample] = (),
         start: collapse.Start | None = None,
     ):
         """`imitated`: what supervised training learns from, if it is there already. `start`: what
         the policy earns before training, if that was measured."""
-        self.learner, self.section, self.prompt, self.bench = learner, section, prompt, bench
+        self.learner, self.section, self.prompt, self.runner = learner, section, prompt, runner
         self.held_out, self.work, self.store = held_out, work, store
-        self.sampler = policies.following(bench, learner.model, chat, device, work)
+        self.sampler = policies.following(runner, learner.model, chat, device, work)
         self.curriculum = Curriculum([example.id for example in train], section.curriculum, section.seed)
-        bench.check_openings(self.sampler.policy, [*train, *held_out], prompt)
-        max_tokens = self.sampler.policy.limit(bench.params.rollout.max_tokens)
+        runner.check_openings(self.sampler.policy, [*train, *held_out], prompt)
+        max_context_tokens = self.sampler.policy.limit(runner.params.rollout.max_tokens)
         sampled, supervised = section, section.algorithm == "supervised"
         if supervised:
             sampled = section.model_copy(update={"examples_per_step": section.supervised.examples or len(train)})
         collector = Collector(
-            train, sampled, prompt, bench, self.sampler.behavior, learner.algorithm, self.curriculum, store, max_tokens
+            train,
+            sampled,
+            prompt,
+            runner,
+            self.sampler.behavior,
+            learner.algorithm,
+            self.curriculum,
+            store,
+            max_context_tokens,
         )
         self.collector: Collector | Dialogues | Rounds = collector
         if supervised:
             from_rollouts = section.source == "rollouts"
             self.collector = Rounds(collector, section, work) if from_rollouts else Dialogues(imitated, section)
         self.metrics, self.times = Lines(work / "metrics.jsonl"), Lines(work / "times.jsonl")
-        self.tools = [schema["function"]["name"] for schema in bench.schemas]
+        self.tools = [schema["function"]["name"] for schema in runner.schemas]
         self.watch = Watch()
-        self.guard = collapse.Guard(bench.recipe.grader.scale.low, start)
+        self.guard = collapse.Guard(runner.recipe.grader.scale.low, start)
         self.collapsed = ""  # why its weights are worth nothing
         self.step = 0  # finished optimizer steps
         self.best: Numbers | None = None
@@ -99,7 +107,7 @@ class Trainer:
         self._resume()
         report = progress.Reporter("train", self.section.steps)
         for written in (self.metrics, self.times):
-            progress.say("train", lines.metrics(written.path))
+            progress.print_line("train", lines.metrics(written.path))
         with Prefetcher(self.collector.collect, self.section.lag, self.step, self.section.steps) as batches:
             while self.step < self.section.steps and not self.stopped:
                 began, before = time.monotonic(), self._phases()
@@ -129,11 +137,11 @@ class Trainer:
                     )
         self.store.settle("the training ended before its step")
         if self.stopped:
-            progress.say("train", f"stopped at step {self.step}: {self.stopped}")
+            progress.print_line("train", f"stopped at step {self.step}: {self.stopped}")
         if self.section.keep == "best" and self.best is not None and self.best["step"] != self.step:
             step, reward = self.best["step"], self.best["reward"]
-            self.learner.load_best(checkpoint.read_best(self.work / "best", step))
-            progress.say("train", f"keeps the weights of step {step}, the best on validation: {reward:.3f}")
+            self.learner.load_weights(checkpoint.read_best(self.work / "best", step))
+            progress.print_line("train", f"keeps the weights of step {step}, the best on validation: {reward:.3f}")
 
     @property
     def weights_of(self) -> int:
@@ -171,18 +179,20 @@ class Trainer:
         lr = self.section.peak_lr * self.guard.scale * collapse.LOWER
         self.guard.fall(Fall(step=self.step, reason=fell, back_to=back_to, lr=lr))
         where = f"the weights of step {back_to}" if back_to else "the weights that it started from"
-        progress.say("train", f"COLLAPSE at step {self.step}: {fell}. Goes back to {where}, and on with lr {lr:g}")
+        progress.print_line(
+            "train", f"COLLAPSE at step {self.step}: {fell}. Goes back to {where}, and on with lr {lr:g}"
+        )
         return {"collapse/back_to": back_to}
 
     def _tell_unshared(self, batch: Batch, learned: Numbers) -> None:
         """Warn once that train.packing is set and saved nothing in a step."""
-        packs_by, count = self.learner.packs_by, len(batch.samples)
-        if self._told_unshared or packs_by is None or count < 2 or learned.get("packing/shared_share", 1):
+        packing_width, count = self.learner.packing_width, len(batch.samples)
+        if self._told_unshared or packing_width is None or count < 2 or learned.get("packing/shared_share", 1):
             return
         self._told_unshared = True
-        why = why_none(batch.samples, self.section.microbatch_tokens, packs_by)
+        why = why_none(batch.samples, self.section.microbatch_tokens, packing_width)
         what = f"none of the {count} rollouts of step {batch.step} shares its prompt's computation"
-        progress.say("train", f"WARNING: {what}: {why}.")
+        progress.print_line("train", f"WARNING: {what}: {why}.")
 
     def _sync_weights(self) -> None:
         """Give the learner's weights to the sampler."""
@@ -198,12 +208,12 @@ class Trainer:
         plan = Plan(
             "train", "validation", self.prompt, 0.0, 1, self.section.seed, step=self.step, left_out="validation"
         )
-        rows = self.bench.measure(self.sampler.policy, self.held_out, plan, self.store, lambda done, message: None)
-        self.bench.times.rollout_s.pop(plan.name)
+        rows = self.runner.measure(self.sampler.policy, self.held_out, plan, self.store, lambda done, message: None)
+        self.runner.times.rollout_s.pop(plan.name)
         rewards = [row.reward for row in rows if row.reward is not None]
         if not rewards:
             what = f"the validation of step {self.step} says nothing"
-            progress.say("train", f"{what}: none of its {len(rows)} rollouts has a score")
+            progress.print_line("train", f"{what}: none of its {len(rows)} rollouts has a score")
             return {}
         reward = float(np.mean(rewards))
         better, self.stopped = self.watch.validated(self.section.stop, reward)
@@ -214,14 +224,14 @@ class Trainer:
         return {"validation/reward": reward} | went_back
 
     def _keep_best(self, reward: float) -> None:
-        checkpoint.write_best(self.work / "best", self.step, self.learner.best())
+        checkpoint.write_best(self.work / "best", self.step, self.learner.weights_state())
         self.best = {"step": self.step, "reward": reward}
 
     # -- kill and go on ----------------------------------------------------------------------------
     def _keep(self, batch: Batch, metrics: Numbers) -> None:
         if batch.rows:  # what is imitated may be there already
             self.store.add_all(batch.rows, batch.seconds, batch.name)
-            self.bench.times.add("train", batch.rows, batch.seconds)
+            self.runner.times.add("train", batch.rows, batch.seconds)
         self.metrics.add(metrics)
 
     def _checkpoint(self) -> None:
@@ -239,7 +249,7 @@ class Trainer:
         folder = self.work / "checkpoints"
         best = collapse.best(self.metrics.rows, checkpoint.steps(folder))
         checkpoint.write(folder, manifest, self.learner.state(), self.section.keep_checkpoints, {best})
-        checkpoint.forget_bests(self.work / "best", self.work / "checkpoints")
+        checkpoint.prune_bests(self.work / "best", self.work / "checkpoints")
 
     def _resume(self) -> None:
         found = checkpoint.newest(self.work / "checkpoints", self.work.name)
@@ -252,17 +262,19 @@ class Trainer:
             self.curriculum.load(manifest.curriculum)
             torch.set_rng_state(torch.tensor(manifest.rng, dtype=torch.uint8))
             self._sync_weights()
-            progress.say("train", f"continues at step {self.step}, from the checkpoint of a run that was cut off")
+            progress.print_line(
+                "train", f"continues at step {self.step}, from the checkpoint of a run that was cut off"
+            )
         self.store.reopen(lambda row: row.step > self.step)
         self.metrics.back_to(self.step)
         self.times.back_to(self.step)
         folder = self.work / "checkpoints"
         best = collapse.best(self.metrics.rows, checkpoint.steps(folder)[:-1])
-        checkpoint.forget(folder, self.section.keep_checkpoints, {best})  # a kill may have come between
+        checkpoint.prune(folder, self.section.keep_checkpoints, {best})  # a kill may have come between
 
     # -- the clock ---------------------------------------------------------------------------------
     def _phases(self) -> dict[str, float]:
-        return {**self.bench.times.phases, **self.learner.seconds}
+        return {**self.runner.times.phases, **self.learner.seconds}
 
     def _time(self, batch: Batch, total_s: float, before: dict[str, float]) -> None:
         spent = {name: seconds - before.get(name, 0.0) for name, seconds in self._phases().items()}

@@ -113,7 +113,7 @@ class Layout:
     """Which of the B samples; ascending."""
     weight_N: torch.Tensor | None = None
     """What a token weighs against a completion token. None: all are completion tokens."""
-    own_N: torch.Tensor | None = None
+    is_own_N: torch.Tensor | None = None
     """Whether it is a completion token. None: all are. Otherwise N counts `others` too."""
 
     @property
@@ -293,7 +293,7 @@ def layout(rows: Sequence[Row], device: torch.device) -> Layout:
             samples.append(sample)
     planned_N: dict[str, torch.Tensor] = {}
     if not all(is_own):
-        planned_N = {"weight_N": torch.tensor(weights, device=device), "own_N": torch.tensor(is_own, device=device)}
+        planned_N = {"weight_N": torch.tensor(weights, device=device), "is_own_N": torch.tensor(is_own, device=device)}
     ends = end_RT.to(device) if any(len(row) > 1 for row in rows) else None
     return Layout(
         samples, ids_RT.to(device), positions_RT.to(device), ends, torch.tensor(predictors, device=device),

@@ -3,7 +3,7 @@ rollouts.
 
 Each step:
 
-    lessons, in their order              rft/trainer/lessons.py
+    SFT samples, in their order          rft/trainer/sft_samples.py
     one optimizer step                   rft/trainer/learner.py, with algorithm `supervised`
     numbers, and now and then all state  rft/trainer/journal.py, rft/trainer/checkpoint.py
 
@@ -26,8 +26,8 @@ from rft.trainer import checkpoint, schedule
 from rft.trainer.checkpoint import Manifest
 from rft.trainer.journal import Lines, timed
 from rft.trainer.learner import Learner
-from rft.trainer.lessons import Lesson, Order, samples
 from rft.trainer.packing import Counted, TrainingSample
+from rft.trainer.sft_samples import Order, SftSample, samples
 
 SHOWN = 100
 """About so many points has the curve of a report."""
@@ -62,7 +62,7 @@ class WarmStart:
     def __init__(
         self,
         learner: Learner,
-        given: Sequence[Lesson],
+        given: Sequence[SftSample],
         stage: str,
         work: Path,
         configuration: str,
@@ -81,7 +81,7 @@ class WarmStart:
         section = self.section
         report = progress.Reporter(self.stage, section.steps)
         for written in (self.metrics, self.times):
-            progress.say(self.stage, lines.metrics(written.path))
+            progress.print_line(self.stage, lines.metrics(written.path))
         while self.step < section.steps:
             began, before = time.monotonic(), dict(self.learner.seconds)
             batch = samples(self._order.at(self.step + 1), self.step + 1, section.supervised.other_weight)
@@ -129,7 +129,7 @@ class WarmStart:
             self.learner.load(state)
             self.step = manifest.step
             torch.set_rng_state(torch.tensor(manifest.rng, dtype=torch.uint8))
-            progress.say(self.stage, f"continues the warm start at step {self.step}")
+            progress.print_line(self.stage, f"continues the warm start at step {self.step}")
         self.metrics.back_to(self.step)
         self.times.back_to(self.step)
 

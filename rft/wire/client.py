@@ -51,13 +51,13 @@ def _nothing() -> None:
 @dataclass(frozen=True)
 class ToolEndpoint:
     """Where the tools are, and what to send with each call. `raise_if_dead` tells whether a server
-    of ours has ended, `last_words` what it printed last."""
+    of ours has ended, `last_output` what it printed last."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # holds the key
     raise_if_dead: Callable[[], None] = field(default=_nothing, repr=False)
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
-    last_words: Callable[[], str] = field(default=str, repr=False, compare=False)
+    last_output: Callable[[], str] = field(default=str, repr=False, compare=False)
     keeps_state: bool = False
     """Whether it keeps state for each rollout, and wants to hear of its end at /end."""
 
@@ -102,7 +102,7 @@ class Limits:
     timeout_key: str = "tools.timeout_s"
 
     @classmethod
-    def of(cls, section: config.Tools, own: config.Endpoint | None = None) -> Limits:
+    def from_params(cls, section: config.Tools, own: config.Endpoint | None = None) -> Limits:
         common = cls(section.timeout_s, section.retries, section.max_request_bytes, section.max_reply_bytes)
         if own is None:
             return common
@@ -166,8 +166,8 @@ async def retry(
         if failure.lasting:
             break
     failure = failure or NoReply("")  # the time was up before the first try
-    words = f"{failure} ({tries} {'try' if tries == 1 else 'tries'})"
-    raise NoReply(words, failure.malformed, 0.0, max(0, tries - 1), failure.lasting, failure.late)
+    message = f"{failure} ({tries} {'try' if tries == 1 else 'tries'})"
+    raise NoReply(message, failure.malformed, 0.0, max(0, tries - 1), failure.lasting, failure.late)
 
 
 def retrying(limits: Limits, message: str, once: _Try[T]) -> Coroutine[Any, Any, tuple[T, int]]:
@@ -287,7 +287,7 @@ class HttpClient:
             url=url,
             headers=sent,
             secrets=secrets | self._signer.secrets if self._signer else secrets,
-            limits=Limits.of(self._section, own),
+            limits=Limits.from_params(self._section, own),
             rate_limiter=self.rate_limiter(rate),
             where=where,
             raise_if_dead=raise_if_dead or _nothing,
@@ -362,8 +362,8 @@ def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str
             return following
     except ValueError:
         pass  # not an address: reported below
-    said = clip(secrets.redact(location or "?").encode("utf-8", "replace"))
-    raise NoReply(f"HTTP {status} redirects to {said}; only a 303 on the same host is followed", lasting=True)
+    target = clip(secrets.redact(location or "?").encode("utf-8", "replace"))
+    raise NoReply(f"HTTP {status} redirects to {target}; only a 303 on the same host is followed", lasting=True)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -10,7 +10,7 @@ rollouts with a call that another run had made.)
                "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT START")   in start 2, 3, ... after a kill
 
 The nonce is random. It is made with the stage's work folder, kept there when the stage resumes, and
-published in the shelf's `timing.json`. So an auditor can compute what a tool server's log calls a
+published in the stage's `timing.json`. So an auditor can compute what a tool server's log calls a
 rollout: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
 """
 
@@ -35,7 +35,7 @@ class Traces:
     start: int = 1
     """How often the stage was started with this nonce."""
 
-    def of(self, rollout_id: str, attempt: int) -> str:
+    def trace_id(self, rollout_id: str, attempt: int) -> str:
         return trace_id(self.nonce, rollout_id, attempt, self.start)
 
     def published(self) -> dict[str, str | int]:
@@ -60,8 +60,8 @@ def rollout_id(name: str, seed: Sequence[int]) -> str:
 
 
 def trace_id(nonce: uuid.UUID, rollout_id: str, attempt: int, start: int = 1) -> str:
-    words = [rollout_id, str(attempt), *([str(start)] if start > 1 else [])]
-    return f"trace_{uuid.uuid5(nonce, ' '.join(words))}"
+    parts = [rollout_id, str(attempt), *([str(start)] if start > 1 else [])]
+    return f"trace_{uuid.uuid5(nonce, ' '.join(parts))}"
 
 
 def main(argv: list[str] | None = None) -> int:

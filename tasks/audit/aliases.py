@@ -10,7 +10,7 @@ from rft.reports import Champion
 from tasks.audit.context import Context
 from tasks.audit.graph import altered, fits, missing, unverifiable
 from tasks.audit.shown import ACT, LEDGER, NUMBER
-from tasks.ledger.authorise import in_words
+from tasks.ledger.authorise import describe
 from tasks.ledger.facts import BEGINNING
 from tasks.promotion import targets
 from tasks.promotion.content import prompt_sha256
@@ -29,7 +29,7 @@ def link(ctx: Context, model: str, number: int, version: str) -> None:
         shown = ctx.graph.add("alias", f"file/{model}", f"champion file, {model}.json")
         ctx.graph.link(shown, "shows", version, lambda: _file(ctx, model, number))
     if number != BEGINNING:
-        shown = ctx.graph.add("alias", f"mlflow/{model}/{number}", f"MLflow registry, version of {in_words(number)}")
+        shown = ctx.graph.add("alias", f"mlflow/{model}/{number}", f"MLflow registry, version of {describe(number)}")
         ctx.graph.link(shown, "describes", version, lambda: _version(ctx, model, number))
 
 
@@ -38,15 +38,15 @@ def _alias(ctx: Context, model: str, alias: str, number: int) -> str:
     if found is None:
         raise unverifiable(f"this MLflow has no registered model {model}: it was never promoted from here")
     if alias not in found.aliases:
-        raise missing(f"MLflow shows no @{alias} of {model}, and the ledger has {in_words(number)}")
+        raise missing(f"MLflow shows no @{alias} of {model}, and the ledger has {describe(number)}")
     stands = ctx.shown.version(model, number, ctx.state)
     at = str(found.aliases[alias])
     if stands is None or str(stands.version) != at:
         _refuse_behind(ctx, model, found.tags.get(ACT), alias, ctx.shown.number(model, at), f"@{alias}")
         other = ctx.shown.number(model, at)
-        shows = "none of ours" if other is None else in_words(other)
+        shows = "none of ours" if other is None else describe(other)
         raise altered(
-            f"@{alias} is on version {at}, which is {shows}; the ledger has {in_words(number)}: somebody moved it"
+            f"@{alias} is on version {at}, which is {shows}; the ledger has {describe(number)}: somebody moved it"
         )
     if named := stands.tags.get("prompt_version"):
         prompt = ctx.shown.prompt_alias(model, alias)
@@ -55,7 +55,7 @@ def _alias(ctx: Context, model: str, alias: str, number: int) -> str:
                 f"@{alias} of prompt {prompt_name(model)} is on version {prompt or 'none'}, and on {named} by the "
                 f"model's version {at}: somebody moved it"
             )
-    return f"@{alias} is on version {at}, which the ledger's {in_words(number)} is"
+    return f"@{alias} is on version {at}, which the ledger's {describe(number)} is"
 
 
 def _file(ctx: Context, model: str, number: int) -> str:
@@ -80,7 +80,7 @@ def _file(ctx: Context, model: str, number: int) -> str:
     fits(found.previous, wanted.previous, f"the champion before, in {path}")
     with suppress(RftError):  # a link of its own says what is wrong with the run's bytes
         made = ctx.state.promotions.get(number)
-        served = champion.of(ctx.at(made.revision), made.run, number) if made else champion.BEGINNING
+        served = champion.from_revision(ctx.at(made.revision), made.run, number) if made else champion.BEGINNING
         for name in Champion.model_fields:
             fits(getattr(found.champion, name), getattr(served.champion, name), f"champion.{name} in {path}")
     return "all that it says of the champion is what the ledger and the run's revision say"
@@ -110,7 +110,7 @@ def _version(ctx: Context, model: str, number: int) -> str:
             f"{stray.tags.get(NUMBER)!r} of ledger {str(stray.tags.get(LEDGER))[:16]!r}: somebody changed them"
         )
     if found is None:
-        raise unverifiable(f"this MLflow has no version of {in_words(number)}: it was never served from here")
+        raise unverifiable(f"this MLflow has no version of {describe(number)}: it was never served from here")
     at = ctx.at(made.revision)
     expected = {
         "entry": made.id,
@@ -124,7 +124,7 @@ def _version(ctx: Context, model: str, number: int) -> str:
         expected["weights_sha256"] = asked.content.weights_sha256
     prompt = None
     with suppress(RftError):  # a link of its own says what is wrong with the run's bytes
-        served = champion.of(at, made.run, number)
+        served = champion.from_revision(at, made.run, number)
         prompt = served.champion.prompt
         expected |= {"prompt_sha256": prompt.digest() if prompt else "", "weights": served.champion.weights}
         expected |= {"prompt": prompt.name} if prompt else {}

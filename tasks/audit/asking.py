@@ -19,13 +19,13 @@ from tasks.audit import context, downwards, entries, known, revisions, upwards
 from tasks.audit.context import Context
 from tasks.audit.upwards import Sought
 from tasks.ledger import book
-from tasks.ledger.authorise import in_words
+from tasks.ledger.authorise import describe
 from tasks.ledger.facts import BEGINNING
 from tasks.ledger.state import State
 from tasks.runs import records
 from tasks.runs.clone import Clone
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 _NAMES = ("champion", "previous", "beginning")
 
 
@@ -45,18 +45,22 @@ def ask(
     clone: Clone,
     question: Question,
     fetches: bool = True,
-    anew: bool = False,
-    said: Say = print,
+    reverify: bool = False,
+    report_line: ReportLine = print,
 ) -> Audit:
-    """Answer a question. `fetches`: from the ledger's and DVC's remotes. `anew`: verify every
+    """Answer a question. `fetches`: from the ledger's and DVC's remotes. `reverify`: verify every
     signature of the ledger again, whatever this clone remembers.
 
     Raises UserError for what does not exist, and for a ledger that is not whole: then nothing that
     rests on it can be told.
     """
     book.refuse_shallow(clone)
-    ledger = book.latest(clone, said, anew) if fetches else book.read(clone, anew=anew, said=said)
-    with context.opened(ledger, fetches, said) as ctx:
+    ledger = (
+        book.latest(clone, report_line, reverify)
+        if fetches
+        else book.read(clone, reverify=reverify, report_line=report_line)
+    )
+    with context.open_context(ledger, fetches, report_line) as ctx:
         if question.sought is not None:
             return upwards.audit(ctx, question.sought)
         if question.every:
@@ -97,7 +101,7 @@ def _named(ctx: Context, question: Question) -> tuple[str, int]:
 
 
 def _models(state: State) -> list[str]:
-    return sorted({*state.moves, *(waiting.act.model for waiting in state.requests.values())})
+    return sorted({*state.moves, *(request.act.model for request in state.requests.values())})
 
 
 def _model(ctx: Context, model: str | None) -> str:
@@ -115,7 +119,7 @@ def _model(ctx: Context, model: str | None) -> str:
 
 def _version(ctx: Context, model: str, number: int) -> Audit:
     root = downwards.version(ctx, model, number)
-    return ctx.graph.audit(f"what {model}, {in_words(number)}, rests on", ctx.head, root)
+    return ctx.graph.audit(f"what {model}, {describe(number)}, rests on", ctx.head, root)
 
 
 def _entry(ctx: Context, number: int, model: str | None) -> Audit:
@@ -129,17 +133,17 @@ def _entry(ctx: Context, number: int, model: str | None) -> Audit:
     for name in [*ctx.graph.nodes]:
         kind, _, told = name.partition(":")
         if kind == "entry" and int(told) in ctx.state.requests:
-            downwards.request(ctx, ctx.state.requests[int(told)])
+            downwards.link_request(ctx, ctx.state.requests[int(told)])
     return ctx.graph.audit(f"what entry {number} rests on", ctx.head, root)
 
 
 def _run(ctx: Context, name: str) -> Audit:
     every = known.runs(ctx)
     found = every[records.pick([*every], name)]
-    waiting = ctx.state.request(found.name)
-    if waiting is not None:
-        entries.root(ctx, waiting.number)
-        root = downwards.request(ctx, waiting)
+    request = ctx.state.request(found.name)
+    if request is not None:
+        entries.root(ctx, request.number)
+        root = downwards.link_request(ctx, request)
     else:
         if found.commit is None:
             raise UserError(f"run {found.name} is not over, so it has no revision yet. Wait for it, or: rft runs")
@@ -168,19 +172,21 @@ def _every(ctx: Context) -> Audit:
         downwards.version(ctx, made.model, made.number)
     for model in _models(state):
         downwards.version(ctx, model, BEGINNING)
-    for waiting in state.requests.values():
-        if not ctx.graph.knows("run", waiting.act.run):
-            entries.root(ctx, waiting.number)
-            downwards.request(ctx, waiting)
+    for request in state.requests.values():
+        if not ctx.graph.knows("run", request.act.run):
+            entries.root(ctx, request.number)
+            downwards.link_request(ctx, request)
     for each in known.runs(ctx).values():
         if each.commit is not None and not ctx.graph.knows("run", each.name):
             _unasked(ctx, each.name, each.commit)
     return ctx.graph.audit("what every version and every run rests on", ctx.head, None)
 
 
-def conversations(clone: Clone, question: Question, fetches: bool = True, said: Say = print) -> dict[str, list[str]]:
+def conversations(
+    clone: Clone, question: Question, fetches: bool = True, report_line: ReportLine = print
+) -> dict[str, list[str]]:
     """Conversation -> the runs through whose windows a version rests on it. Raises UserError for
     what is no version, Broken where the bytes do not fit."""
-    ledger = book.latest(clone, said) if fetches else book.read(clone, said=said)
-    with context.opened(ledger, fetches, said) as ctx:
+    ledger = book.latest(clone, report_line) if fetches else book.read(clone, report_line=report_line)
+    with context.open_context(ledger, fetches, report_line) as ctx:
         return upwards.conversations_of(ctx, *_named(ctx, question))

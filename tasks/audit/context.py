@@ -13,7 +13,7 @@ from tasks.audit.graph import Graph
 from tasks.audit.shown import Shown
 from tasks.audit.store import Store
 from tasks.ledger.book import Ledger
-from tasks.ledger.doubt import Doubt
+from tasks.ledger.key_compromise import KeyCompromise
 from tasks.ledger.state import State
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -24,9 +24,9 @@ class Context:
     ledger: Ledger
     store: Store
     shown: Shown
-    said: Callable[[str], None]
+    report_line: Callable[[str], None]
     graph: Graph = field(default_factory=Graph)
-    followed: set[str] = field(default_factory=set[str])
+    audited: set[str] = field(default_factory=set[str])
     """The versions that were audited, and not only named."""
     parsed: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
     """(run, revision) -> revisions.Run"""
@@ -41,7 +41,7 @@ class Context:
         return self.ledger.state
 
     @cached_property
-    def doubts(self) -> dict[int, Doubt]:
+    def key_compromises(self) -> dict[int, KeyCompromise]:
         return self.state.doubtful()
 
     @cached_property
@@ -64,6 +64,6 @@ class Context:
 
 
 @contextmanager
-def opened(ledger: Ledger, fetches: bool, said: Callable[[str], None]) -> Iterator[Context]:
+def open_context(ledger: Ledger, fetches: bool, report_line: Callable[[str], None]) -> Iterator[Context]:
     with store.opened(ledger.clone, fetches) as found:
-        yield Context(ledger, found, Shown(ledger.clone), said)
+        yield Context(ledger, found, Shown(ledger.clone), report_line)

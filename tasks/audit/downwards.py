@@ -20,9 +20,9 @@ from tasks.audit import aliases, entries, revisions
 from tasks.audit.context import Context
 from tasks.audit.graph import SHORT, Broken, altered, fits, missing, unverifiable
 from tasks.ledger import chain, keys
-from tasks.ledger.authorise import in_words
+from tasks.ledger.authorise import describe
 from tasks.ledger.entry import Promotion, Registration, Request
-from tasks.ledger.facts import BEGINNING, Waiting
+from tasks.ledger.facts import BEGINNING, RequestState
 from tasks.promotion import agents, registration, signing
 from tasks.promotion import content as contents
 from tasks.runs import champion
@@ -45,30 +45,30 @@ def _version(ctx: Context, model: str, number: int) -> list[int]:
     """Add one version. Returns the versions that its weights come from."""
     state = ctx.state
     key = _name(ctx, model, number)
-    if key in ctx.followed:
+    if key in ctx.audited:
         return []
-    ctx.followed.add(key)
+    ctx.audited.add(key)
     aliases.link(ctx, model, number, key)
     if number == BEGINNING:
         return []
     made = state.promotions[number]
     entries.link(ctx, key, "was made by", number)
-    waiting = state.requests[made.request]
-    run = request(ctx, waiting)
-    return _weights(ctx, key, number, waiting, run)
+    request = state.requests[made.request]
+    run = link_request(ctx, request)
+    return _weights(ctx, key, number, request, run)
 
 
 def _name(ctx: Context, model: str, number: int) -> str:
     state = ctx.state
     if number == BEGINNING:
         about = {"what": "the base model with the recipe's seed prompt, before any promotion"}
-        return ctx.graph.add("version", f"{model}@0", f"{model}, {in_words(0)}", **about)
+        return ctx.graph.add("version", f"{model}@0", f"{model}, {describe(0)}", **about)
     made = state.promotions[number]
     served = "now" if state.champion(model) == number else None
     return ctx.graph.add(
         "version",
         f"{model}@{number}",
-        f"{model}, {in_words(number)}",
+        f"{model}, {describe(number)}",
         promoted=made.time,
         approved_by=made.who,
         why=made.why,
@@ -77,25 +77,25 @@ def _name(ctx: Context, model: str, number: int) -> str:
     )
 
 
-def request(ctx: Context, waiting: Waiting) -> str:
+def link_request(ctx: Context, request: RequestState) -> str:
     """Link a request to its run, and to what it asks for. Returns the run's id."""
-    act = waiting.act
-    source = f"entry:{waiting.number}"
+    act = request.act
+    source = f"entry:{request.number}"
     run = revisions.link(ctx, source, "asks for the promotion of", act.run, act.revision, act)
     at = ctx.at(act.revision)
     revision = f"revision:{act.revision}"
     if revision in ctx.graph.nodes:
-        ctx.graph.link(source, "names, by hash, what is in", revision, lambda: _same_content(ctx, waiting, at))
+        ctx.graph.link(source, "names, by hash, what is in", revision, lambda: _same_content(ctx, request, at))
         looked(ctx, act.registration, act.run, at)
     _judged_against(ctx, run, act, at)
     return run
 
 
-def _same_content(ctx: Context, waiting: Waiting, at: Revision) -> str:
+def _same_content(ctx: Context, request: RequestState, at: Revision) -> str:
     _whole(ctx, at, _JUDGED)
-    asked, _ = contents.of(at, waiting.act.run)
+    asked, _ = contents.from_revision(at, request.act.run)
     _whole(ctx, at, (asked.weights_path or "",))
-    agents.assert_same(at, waiting)
+    agents.assert_same(at, request)
     return "decision, prompt, weights, base model and test examples hashed again, as the request names them"
 
 
@@ -153,7 +153,7 @@ def began_with(ctx: Context, at: Revision) -> Champion:
 def _judged_against(ctx: Context, run: str, act: Request, at: Revision) -> None:
     target = _name(ctx, act.model, act.champion) if _is_known(ctx, act.champion) else None
     if target is None:
-        target = ctx.graph.add("version", f"{act.model}@{act.champion}", in_words(act.champion))
+        target = ctx.graph.add("version", f"{act.model}@{act.champion}", describe(act.champion))
     ctx.graph.link(run, "was judged against", target, lambda: _same_champion(ctx, act, at))
 
 
@@ -188,8 +188,8 @@ def came_from(ctx: Context, act: Request, at: Revision) -> int | None:
     return act.champion if act.candidate == "champion_new_prompt" or is_trained_from else None
 
 
-def _weights(ctx: Context, key: str, number: int, waiting: Waiting, run: str) -> list[int]:
-    act, at = waiting.act, ctx.at(waiting.act.revision)
+def _weights(ctx: Context, key: str, number: int, request: RequestState, run: str) -> list[int]:
+    act, at = request.act, ctx.at(request.act.revision)
     sha256 = act.content.weights_sha256
     try:
         parent = came_from(ctx, act, at)
@@ -216,7 +216,7 @@ def _weights(ctx: Context, key: str, number: int, waiting: Waiting, run: str) ->
 
 def _weights_bytes(ctx: Context, act: Request, at: Revision) -> str:
     _whole(ctx, at, _JUDGED)
-    asked, _ = contents.of(at, act.run)
+    asked, _ = contents.from_revision(at, act.run)
     path = asked.weights_path or WEIGHTS
     if path not in at.outs:
         raise missing(f"the run's dvc.lock names no {path}")
@@ -230,7 +230,7 @@ def _signed(ctx: Context, number: int, act: Request, at: Revision) -> str:
     each = ctx.ledger.stored[number - 1]
     if chain.WEIGHTS not in each.files:
         raise altered("the promotion holds no signature of its weights")
-    asked, _ = contents.of(at, act.run)
+    asked, _ = contents.from_revision(at, act.run)
     out = at.outs[asked.weights_path or WEIGHTS]
     ctx.store.verify_out(at, out)
     digests = {path: ctx.store.sha256(md5) for path, md5 in ctx.store.listing(out.md5)}
@@ -241,7 +241,7 @@ def _signed(ctx: Context, number: int, act: Request, at: Revision) -> str:
 
 def _base(ctx: Context, act: Request, at: Revision, sha256: str) -> str:
     _whole(ctx, at, _JUDGED)
-    fits(contents.of(at, act.run)[1].base_sha256, sha256, "the base model of the run")
+    fits(contents.from_revision(at, act.run)[1].base_sha256, sha256, "the base model of the run")
     return f"the request names SHA-256 {sha256[:SHORT]}, as the run does"
 
 

@@ -13,9 +13,9 @@ from tasks.ledger import chain, describe, verify
 from tasks.ledger.chain import Stored
 from tasks.ledger.entry import (
     Approval,
+    DvcFile,
     Erasure,
     Genesis,
-    Kept,
     Lift,
     Opened,
     Override,
@@ -26,7 +26,7 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.facts import BEGINNING, Voice
+from tasks.ledger.facts import BEGINNING, VerifiedStatement
 from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import Policy
 from tasks.ledger.state import State
@@ -58,7 +58,7 @@ def _added(ctx: Context, number: int) -> str:
         "entry",
         name,
         f"entry {number}, {entry.act.kind}",
-        said=describe.words(each),
+        said=describe.entry(each),
         time=entry.time,
         sha256=entry.id,
         commit=each.commit.id,
@@ -76,8 +76,8 @@ def _ledger(ctx: Context) -> str:
 
 
 def _stands(ctx: Context, number: int) -> str:
-    if doubt := ctx.doubts.get(number):
-        raise Broken("doubtful", f"entry {number} {doubt}")
+    if key_compromise := ctx.key_compromises.get(number):
+        raise Broken("doubtful", f"entry {number} {key_compromise}")
     return f"SHA-256 of the chain's {ctx.state.number} entries recomputed, each judged by the rules before it"
 
 
@@ -85,30 +85,35 @@ def _stands(ctx: Context, number: int) -> str:
 def _signers(ctx: Context, key: str, each: Stored) -> None:
     entry, then = each.entry, before(ctx, each.entry.number)
     machine = ctx.graph.add("machine", entry.machine)
-    found: list[Voice] = []
+    found: list[VerifiedStatement] = []
 
     def by_machine() -> str:
-        fingerprint, voice = _verified(then, each)
-        found.extend([voice] if voice else [])
+        fingerprint, verified_statement = _verified(then, each)
+        found.extend([verified_statement] if verified_statement else [])
         return f"signature of the commit verified with key {fingerprint}, enrolled at that time"
 
     ctx.graph.link(key, "was appended by", machine, by_machine)
     if chain.STATEMENT not in each.files:
         return
     if not found:  # the signature of the machine, or the person's, does not fit
-        said = ctx.graph.add("person", "unknown", "somebody")
-        ctx.graph.link(key, "was signed by", said, lambda: _verified(then, each)[0])
+        somebody = ctx.graph.add("person", "unknown", "somebody")
+        ctx.graph.link(key, "was signed by", somebody, lambda: _verified(then, each)[0])
         return
-    voice = found[0]
-    roles = " and ".join(then.policy.roles_of(voice.person)) or "first owner"
-    now = ctx.state.policy.roles_of(voice.person)
-    person = ctx.graph.add("person", voice.person, roles_now=" and ".join(now) or "none: removed since", key=voice.key)
-    words = f"signature of the statement verified with key {voice.key}; {roles} at that time"
-    ctx.graph.link(key, "was signed by", person, lambda: words)
-    ctx.graph.add("entry", str(entry.number), reason=voice.statement.reason)
+    verified_statement = found[0]
+    roles = " and ".join(then.policy.roles_of(verified_statement.person)) or "first owner"
+    now = ctx.state.policy.roles_of(verified_statement.person)
+    person = ctx.graph.add(
+        "person",
+        verified_statement.person,
+        roles_now=" and ".join(now) or "none: removed since",
+        key=verified_statement.key,
+    )
+    proof = f"signature of the statement verified with key {verified_statement.key}; {roles} at that time"
+    ctx.graph.link(key, "was signed by", person, lambda: proof)
+    ctx.graph.add("entry", str(entry.number), reason=verified_statement.statement.reason)
 
 
-def _verified(then: State, each: Stored) -> tuple[str, Voice | None]:
+def _verified(then: State, each: Stored) -> tuple[str, VerifiedStatement | None]:
     try:
         return verify.signed(then, each)
     except Damaged as error:
@@ -131,8 +136,8 @@ def _rests_on(ctx: Context, key: str, number: int) -> None:
             link(ctx, key, "promoted what was asked for in", act.request)
             for approval in act.approvals:
                 link(ctx, key, "was approved in", approval)
-            for said in ctx.state.promotions[number].overrides:
-                link(ctx, key, "was overridden for in", said.number)
+            for override in ctx.state.promotions[number].overrides:
+                link(ctx, key, "was overridden for in", override.number)
         case Request() as act:
             link(ctx, key, "rests on the look registered in", act.registration)
             starter = ctx.state.requests[number].starter
@@ -155,7 +160,7 @@ def _rests_on(ctx: Context, key: str, number: int) -> None:
             pass
 
 
-def _list(ctx: Context, key: str, kept: Kept, number: int) -> None:
+def _list(ctx: Context, key: str, kept: DvcFile, number: int) -> None:
     """The list by which later looks at the same examples are counted."""
     out = counting.out(kept)
     target = ctx.graph.add(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
-from rft import shelves
+from rft import stage_files
 from rft.reports.audit import Kind
 from tasks.audit import revisions, traffic
 from tasks.audit.context import Context
@@ -43,14 +43,14 @@ def example(ctx: Context, run: Run, wanted: str) -> str | None:
     found: list[str] = []
     key = _id_key(ctx, run)
     for split in _SPLITS:
-        out = out_of(run, str(shelves.examples_file(split)))
+        out = out_of(run, str(stage_files.examples_file(split)))
         if out is not None and wanted in traffic.ids_of_lines(ctx.store.read(run.at, out), key, out.path):
             found.append(split)
     return f"it is among its {' and '.join(found)} examples, MD5 recomputed" if found else None
 
 
 def _id_key(ctx: Context, run: Run) -> str:
-    out = out_of(run, str(shelves.KEYS))
+    out = out_of(run, str(stage_files.KEYS))
     if out is None:
         return "id"
     try:

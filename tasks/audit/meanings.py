@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rft import files, reports, shelves
+from rft import files, reports, stage_files
 from rft.errors import RftError
+from rft.formatting import counted
 from rft.models import hub
 from rft.reports import Decision, ExamplesReport, Model, PolicyReport, TrafficReport, TrainReport
 from rft.reports.model import sha256_of
-from rft.words import counted
 from tasks.audit import traffic
 from tasks.audit.graph import SHORT, Broken, altered, fits, missing, unverifiable
 from tasks.audit.recorded import Recorded
@@ -75,11 +75,11 @@ class _Meanings(Recorded):
             about = {split: f"{count}, SHA-256 {told.sha256[split]}" for split, count in told.counts.items()}
             self.graph.add("examples", self.record.name, source=told.source, **about)
             for split, sha256 in told.sha256.items():
-                rows = self.read(str(shelves.examples_file(split)))  # type: ignore[arg-type]
+                rows = self.read(str(stage_files.examples_file(split)))  # type: ignore[arg-type]
                 fits(hashlib.sha256(rows).hexdigest(), sha256, f"{split}.jsonl")
                 fits(_num_lines(rows), told.counts.get(split), f"the number of {split} examples")
-            words = " and ".join(f"{count} {split}" for split, count in told.counts.items())
-            return f"SHA-256 of each split recomputed: {words}, from the {told.source}"
+            sizes = " and ".join(f"{count} {split}" for split, count in told.counts.items())
+            return f"SHA-256 of each split recomputed: {sizes}, from the {told.source}"
 
         self.graph.link(self.stage_id("examples"), "made", key, check)
         if self._source() == "window":
@@ -120,7 +120,7 @@ class _Meanings(Recorded):
         if told.kind == "served":
             raise unverifiable(f"{told.model} is served by an endpoint: nobody sees its weights")
         if told.is_made_here:
-            policy = self.outs.get(str(shelves.folder("policy")))
+            policy = self.outs.get(str(stage_files.folder("policy")))
             if policy is None:
                 raise missing("the run left no data/policy")
             fits(self.tree_sha256(policy, "model/"), told.sha256, "its folder")
@@ -177,7 +177,7 @@ class _Meanings(Recorded):
     def _decision(self) -> None:
         """The gate's decision names each report that it read by the hash of its canonical JSON."""
         for name, kind in _DECIDED_ON.items():
-            path = str(shelves.path(kind))
+            path = str(stage_files.path(kind))
             if path in self.outs:
                 check = partial(self._decided_on, path, name)
                 self.graph.link(self.stage_id("gate"), "decided on", self.add_bytes(self.outs[path]), check)

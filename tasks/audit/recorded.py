@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from rft import reports, shelves
-from rft.words import counted
+from rft import reports, stage_files
+from rft.formatting import counted
 from tasks.audit.context import Context
 from tasks.audit.graph import SHORT, Graph, altered, missing
 from tasks.audit.lock import Stage
@@ -56,7 +56,7 @@ class Recorded:
 
     def report(self, kind: type[R]) -> R:
         """A report of the run, from verified bytes. Raises Broken."""
-        path = str(shelves.path(kind))
+        path = str(stage_files.path(kind))
         found = self.read(path)
         try:
             return reports.parse(kind, found, f"{path} of revision {self.at.commit[:SHORT]}")

@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from rft import files, reports, shelves
+from rft import files, reports, stage_files
 from rft.errors import UserError
+from rft.formatting import counted
 from rft.reports.environment import Environment
-from rft.words import counted
 from tasks.audit import lock, stages
 from tasks.audit.context import Context
 from tasks.audit.graph import SHORT, Broken, altered, missing, unverifiable
@@ -33,7 +33,7 @@ from tasks.runs import edits, records
 from tasks.runs.artifacts import Revision, read_yaml
 from tasks.runs.records import RunRecord
 
-ENVIRONMENT = str(shelves.ENVIRONMENT)
+ENVIRONMENT = str(stage_files.ENVIRONMENT)
 _AT_THE_END = ("revision", "dvc.lock_sha256")
 """Tags that MLflow gets when a run is over: one that was killed has none."""
 
@@ -204,8 +204,8 @@ def _code(ctx: Context, source: str, run: Run, request: Request | None) -> None:
             )
         if found.sha256 is None and run.record.edits_sha256 is not None:
             raise altered("the run says that it had uncommitted edits, and its revision holds none")
-        words = "no uncommitted edits" if not changed else f"uncommitted edits in {', '.join(changed[:5])}"
-        return f"{counted(count, 'file')} hashed again; {words}"
+        edited = "no uncommitted edits" if not changed else f"uncommitted edits in {', '.join(changed[:5])}"
+        return f"{counted(count, 'file')} hashed again; {edited}"
 
     ctx.graph.link(source, "began at", key, check)
     if changed:

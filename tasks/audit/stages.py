@@ -2,7 +2,7 @@
 
 dvc.lock names every file that a stage read by MD5. A file that another stage wrote must have the
 hash that this stage gave it; code and recipe must be those of the revision, the settings those of
-its params.yaml, the champion's shelf that of the version it began with. What the outputs mean is in
+its params.yaml, the champion that of the version it began with. What the outputs mean is in
 meanings.py.
 """
 
@@ -11,21 +11,21 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from rft import files, shelves
-from rft.words import counted
+from rft import files, stage_files
+from rft.formatting import counted
 from tasks.audit import lock, meanings, traffic
 from tasks.audit.graph import altered, fits, unverifiable
 from tasks.audit.lock import Declared, Stage
 from tasks.audit.recorded import Recorded
 from tasks.runs.artifacts import PROFILE, WEIGHTS, WINDOW, Out
 
-_CHAMPION = str(shelves.folder("champion"))
+_CHAMPION = str(stage_files.folder("champion"))
 
 
 def link(source: str, run: Recorded) -> None:
     """Link a revision to its stages, and these to what they read, wrote and mean."""
     num_bytes = sum(out.size for out in run.outs.values())
-    run.ctx.said(f"[audit] run {run.record.name}: {len(run.stages)} stages, {num_bytes / 1e6:,.1f} MB to hash")
+    run.ctx.report_line(f"[audit] run {run.record.name}: {len(run.stages)} stages, {num_bytes / 1e6:,.1f} MB to hash")
     found = _Stages(run.ctx, run.at, run.record, run.params, run.stages)
     for name, stage in run.stages.items():
         found.stage(source, name, stage)
@@ -106,10 +106,10 @@ class _Stages(Recorded):
             elif dep.path == _CHAMPION:
                 target = self.graph.add("bytes", f"{self.record.name}/{dep.path}", dep.path, md5=dep.md5)
                 self.graph.link(key, "read", target, lambda dep=dep: self._champion(dep))
-            elif dep.path in (str(shelves.SNAPSHOT), self.params["traffic"]["file"]):
+            elif dep.path in (str(stage_files.SNAPSHOT), self.params["traffic"]["file"]):
                 target = self.graph.add("window", dep.md5, dep.path, md5=dep.md5, size=str(dep.size))
                 self.graph.link(key, "read", target, lambda dep=dep: self._window(dep))
-                if dep.path == str(shelves.SNAPSHOT):
+                if dep.path == str(stage_files.SNAPSHOT):
                     named = self.params["traffic"]["file"]
                     log = self.graph.add("window", f"log/{self.params['traffic'].get('sha256')}", named)
                     self.graph.link(key, "was given", log, self._log)
@@ -155,7 +155,7 @@ class _Stages(Recorded):
 
     def _window(self, dep: Out) -> str:
         """What a run read is what it kept."""
-        kept = self.outs.get(str(shelves.CONVERSATIONS))
+        kept = self.outs.get(str(stage_files.CONVERSATIONS))
         if kept is None:
             raise unverifiable(f"the run kept nothing of what it read of {dep.path}")
         fits(dep.md5, kept.md5, f"what it read of {dep.path}")

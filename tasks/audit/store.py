@@ -166,13 +166,13 @@ class Store:
     def verify_kept(self, out: Out) -> str:
         """Hash a file that no revision names. Returns its SHA-256. Raises Broken."""
         if out.md5 not in self._md5:
-            said = "no DVC remote is set that could have it"
+            why = "no DVC remote is set that could have it"
             if not artifacts.path_of(self.clone, out).exists() and self.fetches and transfer.remotes(self.clone):
                 try:
                     transfer.fetch_file(self.clone, out)
                 except RftError as error:
-                    said = f"the DVC remote does not give it ({_short(error)})"
-            self._md5[out.md5] = self._hashed(out.md5, out.path, said)
+                    why = f"the DVC remote does not give it ({_short(error)})"
+            self._md5[out.md5] = self._hashed(out.md5, out.path, why)
         self._assert_md5(out.md5)
         return self._sha256[out.md5]
 
@@ -197,8 +197,8 @@ class Store:
 
     def _verify_md5(self, at: Revision, md5: str, what: str) -> None:
         if md5 not in self._md5:
-            said = "" if artifacts.path_of(self.clone, Out("", md5, 0, None)).exists() else self._fetch(at)
-            self._md5[md5] = self._hashed(md5, what, said, at)
+            why = "" if artifacts.path_of(self.clone, Out("", md5, 0, None)).exists() else self._fetch(at)
+            self._md5[md5] = self._hashed(md5, what, why, at)
         self._assert_md5(md5)
 
     def _assert_md5(self, md5: str) -> None:
@@ -206,10 +206,10 @@ class Store:
         if isinstance(found, Broken):
             raise Broken(found.state, found.why)
 
-    def _hashed(self, md5: str, what: str, said: str, at: Revision | None = None) -> str | Broken:
+    def _hashed(self, md5: str, what: str, why: str, at: Revision | None = None) -> str | Broken:
         path = artifacts.path_of(self.clone, Out("", md5, 0, None))
         if not path.exists():
-            return self._gone(what, said, at)
+            return self._gone(what, why, at)
         digest, strong = hashlib.md5(usedforsecurity=False), hashlib.sha256()
         try:
             with path.open("rb") as file:
@@ -224,12 +224,12 @@ class Store:
         self._sha256[md5] = strong.hexdigest()
         return md5
 
-    def _gone(self, what: str, said: str, at: Revision | None) -> Broken:
+    def _gone(self, what: str, why: str, at: Revision | None) -> Broken:
         mine = [record for record in records.load_all(self.clone) if at and record.revision == at.commit]
         removed = next((record.bytes_removed for record in mine), None)
         if removed is not None:
-            return Broken("erased", f"{what}: `rft gc` removed its bytes at {removed}, and {said}")
-        return missing(f"{what} is not in this clone's DVC cache, and {said}")
+            return Broken("erased", f"{what}: `rft gc` removed its bytes at {removed}, and {why}")
+        return missing(f"{what} is not in this clone's DVC cache, and {why}")
 
     def _fetch(self, at: Revision) -> str:
         """Fetch what is missing of a revision, once. Returns what came of it, for a message."""

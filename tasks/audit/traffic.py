@@ -1,6 +1,6 @@
-"""The conversations of a run: which ids its traffic shelf holds, from bytes that were hashed.
+"""The conversations of a run: which ids the files of its traffic hold, from bytes that were hashed.
 
-A run keeps them as a snapshot, a folder of Parquet files (rft/snapshots/schema.py).
+A run keeps them as a snapshot, a folder of Parquet files (rft/traffic/schema.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow import parquet
 
-from rft import reports, shelves
+from rft import reports, stage_files
 from rft.errors import UserError
 from rft.reports import Manifest
-from rft.snapshots.schema import MANIFEST
+from rft.traffic.schema import MANIFEST
 from tasks.audit.context import Context
 from tasks.audit.graph import altered
 from tasks.audit.lock import Stage
@@ -34,7 +34,7 @@ class HasStages(Protocol):
 def out(run: HasStages) -> Out | None:
     """The output that holds them."""
     outs = (out for stage in run.stages.values() for out in stage.outs)
-    return next((out for out in outs if out.path == str(shelves.CONVERSATIONS)), None)
+    return next((out for out in outs if out.path == str(stage_files.CONVERSATIONS)), None)
 
 
 def ids(ctx: Context, run: HasStages) -> list[str]:

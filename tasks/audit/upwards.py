@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rft.errors import UserError, did_you_mean
+from rft.formatting import counted
 from rft.reports.audit import Audit, Kind
-from rft.words import counted
 from tasks.audit import downwards, entries, holdings, known, revisions
 from tasks.audit.context import Context
 from tasks.audit.downwards import came_from
 from tasks.audit.graph import Broken
 from tasks.ledger import chain, describe, keys, verify
-from tasks.ledger.authorise import in_words
+from tasks.ledger.authorise import describe as describe_champion
 from tasks.ledger.entry import PolicyChange
 from tasks.ledger.facts import Champion
 from tasks.ledger.policy import Enrol, Remove
@@ -41,7 +41,7 @@ class Sought:
         return "bytes" if self.way == "hash" else self.way
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return f"{self.way} {self.value}"
 
 
@@ -49,7 +49,7 @@ def audit(ctx: Context, sought: Sought) -> Audit:
     """Raises UserError for a hash or a person that nothing here knows."""
     if sought.way == "hash" and not re.fullmatch(rf"(SHA256:)?[0-9a-f]{{{_LEAST},64}}(\.dir)?", sought.value):
         raise UserError(f"{sought.value!r} is no hash: write at least {_LEAST} characters of it, 0 to 9 and a to f.")
-    root = ctx.graph.add(sought.kind, f"sought/{sought.value}", sought.words)
+    root = ctx.graph.add(sought.kind, f"sought/{sought.value}", sought.description)
     if sought.way == "person":
         found, answer = _of_person(ctx, root, sought.value)
     else:
@@ -58,7 +58,7 @@ def audit(ctx: Context, sought: Sought) -> Audit:
     versions = _with_followers(ctx, direct)
     answer += _told(ctx, versions)
     answer += _began_with(ctx, root, versions, found)
-    return ctx.graph.audit(f"what rests on {sought.words}", ctx.head, root, answer)
+    return ctx.graph.audit(f"what rests on {sought.description}", ctx.head, root, answer)
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -67,25 +67,25 @@ def _of_runs(ctx: Context, root: str, sought: Sought) -> tuple[set[str], list[st
     every = [each for each in known.runs(ctx).values() if each.commit is not None]
     for each in every:
         assert each.commit is not None
-        words: list[str] = []
+        reasons: list[str] = []
         try:
             run = revisions.parsed(ctx, each.name, each.commit)
             told = holdings.holds(ctx, run, sought.kind, sought.value)
-            words += [told] if told else []
+            reasons += [told] if told else []
         except Broken as broken:
             unsearched.append(each.name)
             _unsearched(ctx, each.name, root, broken)
             continue
-        if words:
+        if reasons:
             found.append(each.name)
             run_id = ctx.graph.add("run", each.name, f"run {each.name}", window=run.record.window)
-            ctx.graph.link(run_id, "holds", root, lambda words=words: words[0])
+            ctx.graph.link(run_id, "holds", root, lambda reasons=reasons: reasons[0])
     in_ledger = _entries_with(ctx, root, sought.value) if sought.way == "hash" else []
     if sought.way == "hash" and not found and not in_ledger and not unsearched:
         raise UserError(
             f"nothing has hash {sought.value}: not one of {counted(len(every), 'run')}, and no entry of the ledger."
         )
-    answer = [_runs(found, len(every), sought.words)]
+    answer = [_runs(found, len(every), sought.description)]
     answer += [f"Entries of the ledger with it: {', '.join(map(str, in_ledger))}."] if in_ledger else []
     if unsearched:
         answer.append(f"NOT SEARCHED, each with its reason below: {', '.join(unsearched)}.")
@@ -111,7 +111,7 @@ def _entries_with(ctx: Context, root: str, wanted: str) -> list[int]:
         if any(name.startswith(wanted) for name in names) or wanted.encode() in each.entry.content:
             found.append(each.entry.number)
             number = each.entry.number
-            key = ctx.graph.add("entry", str(number), f"entry {number}", said=describe.words(each))
+            key = ctx.graph.add("entry", str(number), f"entry {number}", said=describe.entry(each))
             ctx.graph.link(key, "names", root, lambda: "it is in the entry's canonical JSON, or hashes it")
     return found
 
@@ -131,19 +131,21 @@ def _of_person(ctx: Context, root: str, name: str) -> tuple[set[str], list[str]]
         people.add(person)
         if person == name:
             signed.append(number)
-    for waiting in ctx.state.requests.values():
-        people.add(waiting.starter_name)
-        if waiting.starter_name == name:
-            started.add(waiting.act.run)
-            key = ctx.graph.add("run", waiting.act.run, f"run {waiting.act.run}")
-            proof = "a signed statement says so" if waiting.starter else "as Git knew them, which is a claim"
+    for request in ctx.state.requests.values():
+        people.add(request.starter_name)
+        if request.starter_name == name:
+            started.add(request.act.run)
+            key = ctx.graph.add("run", request.act.run, f"run {request.act.run}")
+            proof = "a signed statement says so" if request.starter else "as Git knew them, which is a claim"
             ctx.graph.link(key, "was started by", root, lambda proof=proof: proof)
     if name not in people:
         raise UserError(f"the ledger knows nobody named {name!r}. {did_you_mean(name, people)}")
     for number in dict.fromkeys([*signed, *about]):
         entries.link(ctx, root, "appears in", number)
     approved = {
-        made.run for made in ctx.state.promotions.values() if any(said.number in signed for said in made.approvals)
+        made.run
+        for made in ctx.state.promotions.values()
+        if any(approval.number in signed for approval in made.approvals)
     }
     answer = [
         f"{name} signed {counted(len(signed), 'statement')} in the ledger, approved "
@@ -187,7 +189,7 @@ def _with_followers(ctx: Context, direct: dict[int, Champion]) -> dict[int, str]
             continue
         if parent in found:
             assert parent is not None
-            found.setdefault(made.number, f"through the weights of {in_words(parent)}")
+            found.setdefault(made.number, f"through the weights of {describe_champion(parent)}")
             _version(ctx, made)
             target = f"version:{made.model}@{parent}"
             ctx.graph.link(key, "has its weights from", target, lambda made=made: _made_by(ctx, made))
@@ -196,7 +198,7 @@ def _with_followers(ctx: Context, direct: dict[int, Champion]) -> dict[int, str]
 
 def _version(ctx: Context, made: Champion) -> None:
     served = "now" if ctx.state.champion(made.model) == made.number else None
-    shown = f"{made.model}, {in_words(made.number)}"
+    shown = f"{made.model}, {describe_champion(made.number)}"
     ctx.graph.add("version", f"{made.model}@{made.number}", shown, promoted=made.time, run=made.run, served=served)
 
 
@@ -208,8 +210,8 @@ def _unfollowed(ctx: Context, key: str, made: Champion, broken: Broken) -> None:
 
 
 def _made_by(ctx: Context, made: Champion) -> str:
-    if doubt := ctx.doubts.get(made.number):
-        raise Broken("doubtful", f"entry {made.number} {doubt}")
+    if key_compromise := ctx.key_compromises.get(made.number):
+        raise Broken("doubtful", f"entry {made.number} {key_compromise}")
     ctx.store.verify(made.revision)
     return f"entry {made.number} names the run, whose revision {made.revision[:12]} was hashed again"
 
@@ -221,7 +223,7 @@ def _told(ctx: Context, versions: dict[int, str]) -> list[str]:
     for number, why in versions.items():
         made = ctx.state.promotions[number]
         served = ", served now" if ctx.state.champion(made.model) == number else ""
-        lines.append(f"  {made.model}, {in_words(number)}: {why}{served}")
+        lines.append(f"  {made.model}, {describe_champion(number)}: {why}{served}")
     return lines
 
 
@@ -243,7 +245,7 @@ def _began_with(ctx: Context, root: str, versions: dict[int, str], found: set[st
             target = f"version:{run.model}@{number}"
             key = ctx.graph.add("run", each.name, f"run {each.name}", window=run.record.window)
             ctx.graph.link(key, "began with the weights of", target, lambda: "champion.json of its revision says so")
-            lines.append(f"  run {each.name}: began with the weights of {in_words(number)}")
+            lines.append(f"  run {each.name}: began with the weights of {describe_champion(number)}")
     head = f"{counted(len(lines), 'run')} more {'rests' if len(lines) == 1 else 'rest'} on it:"
     return [head, *lines] if lines else []
 

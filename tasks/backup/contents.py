@@ -23,8 +23,8 @@ from typing import Any
 
 import yaml
 
-from rft import shelves
-from rft.words import counted
+from rft import stage_files
+from rft.formatting import counted
 from tasks import retention
 from tasks.backup import databases
 from tasks.backup.manifest import Kind, Manifest, Remote
@@ -208,7 +208,7 @@ def _named_by_runs(clone: Clone) -> list[str]:
     """Their inputs and logs; of a pattern, what it matches now."""
     found: set[str] = set()
     for record in records.load_all(clone):
-        found |= {*record.inputs} - {str(shelves.SNAPSHOT)}
+        found |= {*record.inputs} - {str(stage_files.SNAPSHOT)}
         is_pattern = "://" not in record.window and any(letter in record.window for letter in "*?[")
         matches = clone.root.glob(record.window) if is_pattern else ()
         found |= {path.relative_to(clone.root).as_posix() for path in matches} if is_pattern else {record.window}

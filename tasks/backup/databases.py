@@ -41,14 +41,14 @@ def copy(source: Path, target: Path) -> None:
             closing(sqlite3.connect(target)) as here,
         ):
             there.backup(here)
-            said = here.execute("PRAGMA quick_check(1)").fetchone()[0]
+            result = here.execute("PRAGMA quick_check(1)").fetchone()[0]
             here.execute("PRAGMA journal_mode=DELETE")  # one file; whoever opens it next asks for what it needs
     except sqlite3.Error as error:
-        said = str(error)
-    if said != "ok":
+        result = str(error)
+    if result != "ok":
         remedy = "Repair it (sqlite3 FILE .recover), or move it away: what only it knows is lost then"
         raise InfrastructureError(
-            f"{source}: SQLite cannot copy it whole: {' '.join(said.split())}. {remedy}. Nothing was backed up."
+            f"{source}: SQLite cannot copy it whole: {' '.join(result.split())}. {remedy}. Nothing was backed up."
         )
 
 

@@ -45,9 +45,9 @@ def _damaged(folder: Path, made: Manifest, tell: Tell) -> list[str]:
         wanted[place] = file.sha256, file.size, ""
     found: list[str] = []
     num_bytes = 0
-    for number, (place, (sha256, size, words)) in enumerate(wanted.items(), 1):
+    for number, (place, (sha256, size, label)) in enumerate(wanted.items(), 1):
         if why := _differs(place, sha256, size):
-            held = words or ", ".join(names[place])
+            held = label or ", ".join(names[place])
             found.append(f"{place.relative_to(folder)}: {why}. It holds {held}")
         num_bytes += size
         tell("verify", number, len(wanted), num_bytes)

@@ -206,8 +206,8 @@ class _Saving:
 
     def _take(self, source: Source) -> File:
         known, state = self._known.get(source.path), source.place.stat()
-        looks = (state.st_size, state.st_mtime_ns)
-        if source.kind == "cache" and known and looks == (known.size, known.changed_ns) and self._has(source.path):
+        stamp = (state.st_size, state.st_mtime_ns)
+        if source.kind == "cache" and known and stamp == (known.size, known.changed_ns) and self._has(source.path):
             return known
         place = source.place
         if place in (contents.mlflow(self.clone), contents.prefect(self.clone)):

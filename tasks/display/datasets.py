@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rft import reports, secrets, shelves
+from rft import reports, secrets, stage_files
 
 _LONGEST = 500
 """Characters that MLflow takes in a tag of a dataset."""
@@ -35,7 +35,7 @@ class Dataset:
 
 
 def of_traffic(tree: Path, report: reports.TrafficReport) -> list[Dataset]:
-    path = str(shelves.CONVERSATIONS)
+    path = str(stage_files.CONVERSATIONS)
     md5 = _outs(tree, "traffic").get(path)
     counts = {"num_rows": report.num_conversations, "num_with_feedback": report.num_with_feedback}
     window = {"window": report.source, "window_sha256": report.sha256}
@@ -48,7 +48,7 @@ def of_examples(tree: Path, report: reports.ExamplesReport) -> list[Dataset]:
 
 def _splits(outs: Mapping[str, str], report: reports.ExamplesReport) -> Iterator[Dataset]:
     for split in ("train", "validation", "test"):
-        path = str(shelves.examples_file(split))
+        path = str(stage_files.examples_file(split))
         if md5 := outs.get(path):
             more = {"source": report.source, "content_sha256": report.sha256.get(split, "")}
             yield Dataset(split, path, md5, {"num_rows": report.counts.get(split, 0)}, more)

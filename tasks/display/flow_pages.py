@@ -34,15 +34,15 @@ class FlowLines(Lines):
     """A stage's lines, for the log page of the task that runs now; numbers that count up are
     thinned as on any page that only grows."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         log(text)
 
 
-def saying(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, which also goes to the log page."""
+def also_on_page(report_line: Callable[[str], None]) -> Callable[[str], None]:
+    """`report_line`, which also goes to the log page."""
 
     def both(text: str) -> None:
-        say(text)
+        report_line(text)
         log(text)
 
     return both
@@ -54,14 +54,14 @@ def log(text: str) -> None:
         _logger().log(level, "%s", secrets.redact(text))
 
 
-def rename(name: str, say: Callable[[str], None]) -> None:
+def rename(name: str, report_line: Callable[[str], None]) -> None:
     """Name the flow run that runs now."""
-    with _page(say) as page:
+    with _page(report_line) as page:
         if page is not None:
             page.client.update_flow_run(page.flow_run_id, name=name)
 
 
-def artifact(markdown: str, say: Callable[[str], None], key: str | None = None, about: str = "") -> None:
+def artifact(markdown: str, report_line: Callable[[str], None], key: str | None = None, about: str = "") -> None:
     """Show a text on the page of the flow run or task run that runs now; one with a key is on
     Prefect's page of artifacts too.
 
@@ -69,7 +69,7 @@ def artifact(markdown: str, say: Callable[[str], None], key: str | None = None, 
     for each artifact, and emit an event; one that is still on its way when the flow ends makes
     Prefect warn on the terminal.
     """
-    with _page(say) as page:
+    with _page(report_line) as page:
         if page is not None:
             shown = {
                 "type": "markdown",
@@ -102,7 +102,7 @@ class _Page:
 
 
 @contextlib.contextmanager
-def _page(say: Callable[[str], None]) -> Iterator[_Page | None]:
+def _page(report_line: Callable[[str], None]) -> Iterator[_Page | None]:
     """What runs now; None where nothing is to be sent."""
     context = _context()
     if context is None:
@@ -117,7 +117,7 @@ def _page(say: Callable[[str], None]) -> Iterator[_Page | None]:
     except Exception as error:
         _given_up.add(page.flow_run_id)
         why = str(error).splitlines()[0] if str(error) else ""
-        say(f"[prefect] its pages show less of this run: {type(error).__name__}: {why}")
+        report_line(f"[prefect] its pages show less of this run: {type(error).__name__}: {why}")
 
 
 def _context() -> Any:

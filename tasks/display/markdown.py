@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rft import commands, reports
+from rft.formatting import counted
 from rft.reports import Metric, plain, wording
 from rft.reports.plain import ARMS, between
-from rft.words import counted
 from tasks.ledger.facts import Champion
 from tasks.runs import champion
 from tasks.runs.records import RunRecord
@@ -89,8 +89,8 @@ def arms(report: reports.ChallengerReport) -> str:
     first = report.arms[0].sampled
     about = f"{counted(len(first.rows), 'test example')}, {counted(first.k, 'rollout')} each at temperature "
     rows = [
-        (words, *(cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
-        for words, (how, key) in ROWS.items()
+        (label, *(cell(getattr(arm, how).metrics.get(key)) for arm in report.arms))
+        for label, (how, key) in ROWS.items()
     ]
     head = ("", *(ARMS[arm.name] for arm in report.arms))
     return f"{about}{first.temperature:g}, 95 % intervals{between(first)}\n\n{_table(head, rows)}"
@@ -110,7 +110,7 @@ def _checks(decision: reports.Decision, room: int) -> str:
     lines, left = ["The gate's checks:", ""], room - 120
     checks = [check for group in plain.groups(decision) for check in group.checks]
     for place, check in enumerate(checks):
-        line = f"- {_SIGNS[wording.verdict(check)]} {wording.in_words(check)}"
+        line = f"- {_SIGNS[wording.verdict(check)]} {wording.describe(check)}"
         left -= len(line) + 1
         if left < 0:
             lines.append(f"- and {counted(len(checks) - place, 'check')} more, on the page")
@@ -126,7 +126,7 @@ def _facts(record: RunRecord, traffic: reports.TrafficReport | None) -> Iterator
     if record.extends:
         yield f"- it looks again at the candidates of run `{record.extends}`"
     yield f"- window `{record.window}`{num}"
-    yield f"- began with {champion.in_words(record.champion_version)}"
+    yield f"- began with {champion.describe(record.champion_version)}"
     yield f"- code: commit `{record.commit[:10]}`{edits}"
     if record.stages:
         yield f"- stages: {', '.join(_stages(record))}"
@@ -148,15 +148,15 @@ def _commands(record: RunRecord, decision: reports.Decision | None) -> str:
         found["to audit"] = commands.command("audit", record.name)
         found["its page"] = commands.command("report", record.name)
     found["to go on" if record.state in ("paused", "running") else "to run it again"] = record.again
-    return "\n".join(f"- {words}: `{line}`" for words, line in found.items())
+    return "\n".join(f"- {text}: `{line}`" for text, line in found.items())
 
 
 # -- a stage ---------------------------------------------------------------------------------------
 def of_stage(stage: str, how: str, numbers: Mapping[str, Metric | float | None]) -> str:
     """Its final numbers."""
     rows = [(key, _number(number)) for key, number in numbers.items() if number is not None]
-    words = "" if how == "ran" else f" ({how}: nothing that it depends on has changed)"
-    return f"**{stage}**{words}" + (f"\n\n{_table(('', '95 % interval'), rows)}" if rows else "")
+    text = "" if how == "ran" else f" ({how}: nothing that it depends on has changed)"
+    return f"**{stage}**{text}" + (f"\n\n{_table(('', '95 % interval'), rows)}" if rows else "")
 
 
 def _number(number: Metric | float) -> str:
@@ -171,7 +171,7 @@ def of_promotion(made: Champion, decision: reports.Decision | None, served: str)
         f"**Champion {made.number} of {made.model}**, promoted {made.time} by {made.who}: {_clipped(made.why)}.",
         "",
         gate,
-        f"- it replaced {champion.in_words(made.before)}",
+        f"- it replaced {champion.describe(made.before)}",
         f"- served: {served}",
         f"- run `{made.run}`, revision `{made.revision}`",
         f"- ledger: entry {made.number}, `{made.id}`",

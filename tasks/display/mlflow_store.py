@@ -78,18 +78,18 @@ def client(clone: Clone) -> Any:
         (clone.root / "mlruns").mkdir(exist_ok=True)
         return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
     except Exception as error:  # of SQLAlchemy, where its database is locked or cannot be opened
-        raise InfrastructureError(f"{name(clone)} does not open: {in_words(error)}") from error
+        raise InfrastructureError(f"{name(clone)} does not open: {describe(error)}") from error
 
 
 def name(clone: Clone) -> str:
     return f"MLflow's store at {without_password(address(clone))}"
 
 
-def in_words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Say what is wrong with a store, and what helps."""
-    said = " ".join(str(error).split())
-    known = next((words for part, words in _WORDS.items() if part in said), None)
-    return known or secrets.redact(f"{type(error).__name__}: {said[:200]}")
+    message = " ".join(str(error).split())
+    known = next((meaning for part, meaning in _WORDS.items() if part in message), None)
+    return known or secrets.redact(f"{type(error).__name__}: {message[:200]}")
 
 
 def quiet() -> None:
@@ -149,34 +149,34 @@ class Store:
         self.name = name(clone)
 
     def send(self, piece: Piece) -> None:
-        said = json.loads(piece.line)
+        told = json.loads(piece.line)
         try:
-            if self._held is None or self._held.run != said["run"] or self._file() != self._database:
+            if self._held is None or self._held.run != told["run"] or self._file() != self._database:
                 self._held = None
-                self._held = self._opened(piece, said)
-            self._held.take(said)
+                self._held = self._opened(piece, told)
+            self._held.take(told)
         except Exception as error:
             self._held = None
             if isinstance(error, _BUGS) or getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":
-                raise Refused(in_words(error)) from error
+                raise Refused(describe(error)) from error
             raise
 
     def problem(self, error: Exception) -> str:
-        return in_words(error.__cause__ or error)
+        return describe(error.__cause__ or error)
 
-    def _opened(self, piece: Piece, said: Mapping[str, Any]) -> _Held:
+    def _opened(self, piece: Piece, told: Mapping[str, Any]) -> _Held:
         """Find the run, or create it and tell it what the store has lost."""
         if self._database is not None and self._file() != self._database:
             _forget(self._clone)
         opened = client(self._clone)
-        place = experiment(opened, self._clone, said["model"])
-        run_id = self._kept_id(opened, said["run"]) or run_of(opened, said["model"], said["run"])
+        place = experiment(opened, self._clone, told["model"])
+        run_id = self._kept_id(opened, told["run"]) or run_of(opened, told["model"], told["run"])
         is_new = run_id is None
         if run_id is None:
-            run_id = opened.create_run(place, run_name=said["run"], tags={"run": said["run"]}).info.run_id
-        self._found(said["run"], run_id)
+            run_id = opened.create_run(place, run_name=told["run"], tags={"run": told["run"]}).info.run_id
+        self._found(told["run"], run_id)
         self._database = self._file()
-        held = _Held(opened, said["run"], run_id)
+        held = _Held(opened, told["run"], run_id)
         earlier = [*outbox.pieces(piece.file)] if is_new else []
         if earlier and earlier[0] != piece:
             for each in earlier:
@@ -217,8 +217,8 @@ class _Held:
         self._last = dict.fromkeys(opened.get_run(run_id).data.metrics)
         """Metric -> the last step that MLflow holds; None: not asked yet."""
 
-    def take(self, said: Mapping[str, Any]) -> None:
-        getattr(self, f"_{said['do']}")(said["given"])
+    def take(self, told: Mapping[str, Any]) -> None:
+        getattr(self, f"_{told['do']}")(told["given"])
 
     def _status(self, given: str) -> None:
         self._client.set_terminated(self._id, given)

@@ -59,8 +59,8 @@ def trace_id(run: str, row: LogRow) -> str:
 
 def _hex(run: str, row: LogRow, *place: object) -> str:
     """The id of a rollout, or of a place in it, within a run: a repeated run has equal rollouts."""
-    words = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.rollout_id, *place)
-    return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(words)).hex
+    parts = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.rollout_id, *place)
+    return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(parts)).hex
 
 
 def _base64(digits: str) -> str:
@@ -114,9 +114,9 @@ def _answer(row: LogRow) -> str:
 
 def _spans(row: LogRow, run: str, start: int) -> Iterator[Span]:
     """The root first. Times are ticks: a call takes one, and what holds others ends after them."""
-    said = transcript.dialogue(row)
+    dialogue = transcript.dialogue(row)
     failed = row.reward is None
-    ends = sum(1 + len(turn.calls) for turn in said.turns) + 1
+    ends = sum(1 + len(turn.calls) for turn in dialogue.turns) + 1
     outcome = {
         "answer": _answer(row),
         "stop_reason": row.stop_reason,
@@ -126,9 +126,9 @@ def _spans(row: LogRow, run: str, start: int) -> Iterator[Span]:
     }
     graded = {"components": json.loads(row.components), "explanation": row.explanation, "training": transcript.use(row)}
     root = _Place(run, row, start)
-    yield root.span("rollout", "AGENT", (), 0, ends, {"messages": list(said.opening)}, outcome | graded, failed)
-    tick, given = 0, list(said.opening)
-    for n, turn in enumerate(said.turns):
+    yield root.span("rollout", "AGENT", (), 0, ends, {"messages": list(dialogue.opening)}, outcome | graded, failed)
+    tick, given = 0, list(dialogue.opening)
+    for n, turn in enumerate(dialogue.turns):
         until = tick + 1 + len(turn.calls)
         yield root.span(f"turn {n + 1}", "CHAT_MODEL", (n,), tick, until, {"messages": given}, turn.message, False)
         for m, call in enumerate(turn.calls):

@@ -9,7 +9,7 @@ record, so an adopted run continues the same one, and no step of a metric is log
 
 Training writes metrics.jsonl under `.rft/` and prints where (`[train] metrics PATH`), and so does
 a warm start (`[policy] metrics PATH`). `Live` follows the file from a thread, in batches, whole
-lines only. When the stage is over, the shelf's metrics.jsonl fills what is missing. A stage that
+lines only. When the stage is over, the stage's metrics.jsonl fills what is missing. A stage that
 DVC did not have to run logs its final numbers, with a tag that says so.
 """
 
@@ -44,16 +44,18 @@ MAX_VALUE = 6000  # MLflow's limit for a parameter's text
 SETTLE_S = 5.0
 """At the end of a run, for a store that answers: its record names the MLflow run by then."""
 Row = Mapping[str, Any]
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 class Tracker:
     """One of our runs in MLflow. Nothing here raises or waits for the store, but `settle` and
     `close` for a while."""
 
-    def __init__(self, run: Run, model: str, say: Say):
+    def __init__(self, run: Run, model: str, report_line: ReportLine):
         self._run, self._model = run, model
-        self._outbox = Outbox(run.clone, FOLDER, run.name, Store(run.clone, self._found), say, "line", whole=True)
+        self._outbox = Outbox(
+            run.clone, FOLDER, run.name, Store(run.clone, self._found), report_line, "line", whole=True
+        )
         self._put("status", "RUNNING")
 
     def _found(self, run: str, run_id: str) -> None:
@@ -65,8 +67,8 @@ class Tracker:
             keep_id(self._run.clone, run, run_id)
 
     def _put(self, do: str, given: Any, kept: bool = True) -> None:
-        said = {"run": self._run.name, "model": self._model, "do": do, "given": given}
-        self._outbox.put(json.dumps(said) + "\n", kept)
+        told = {"run": self._run.name, "model": self._model, "do": do, "given": given}
+        self._outbox.put(json.dumps(told) + "\n", kept)
 
     def settings(self, raw: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         self._put("params", {key: secrets.redact(value)[:MAX_VALUE] for key, value in flatten(raw)})
@@ -166,7 +168,7 @@ def _status(state: str) -> str:
 def says_its_end(clone: Clone, record: RunRecord) -> bool:
     """Whether what is kept of a run says under which revision it is recorded."""
     kept = (json.loads(piece.line) for piece in outbox.pieces(_file(clone, record.name)))
-    return any(said["do"] == "tags" and said["given"].get("revision") == record.revision for said in kept)
+    return any(told["do"] == "tags" and told["given"].get("revision") == record.revision for told in kept)
 
 
 def tell_end(clone: Clone, record: RunRecord, tags: Mapping[str, str | None], page: Path | None) -> None:
@@ -193,12 +195,12 @@ def keep_id(clone: Clone, run: str, run_id: str) -> None:
             records.save(clone, record.model_copy(update={"mlflow_run_id": run_id}))
 
 
-def make_up(clone: Clone, say: Say) -> None:
+def make_up(clone: Clone, report_line: ReportLine) -> None:
     """Tell MLflow what it could not be told before, of runs that are over; no wait where nothing is
     left."""
     if outbox.owed(clone, FOLDER):
         store = Store(clone, lambda run, run_id: keep_id(clone, run, run_id))
-        Outbox(clone, FOLDER, None, store, say, "line", whole=True).close()
+        Outbox(clone, FOLDER, None, store, report_line, "line", whole=True).close()
 
 
 def whole_rows(path: Path) -> list[Row]:

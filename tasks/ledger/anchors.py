@@ -25,7 +25,7 @@ TRAILER = "Ledger"
 _TRAILER = re.compile(rf"^{TRAILER}: (\d{{1,9}}) ([0-9a-f]{{64}})$", re.MULTILINE)
 
 
-class Behind(Damaged):
+class CloneBehind(Damaged):
     """Something names a ledger, or an entry of it, that this clone does not have. It was cut, or is
     to be fetched first."""
 
@@ -57,7 +57,7 @@ def assert_known(clone: Clone, stored: list[Stored]) -> None:
     for anchor in ANCHORS:
         for known in anchor(clone):
             if known.number > len(stored):
-                raise Behind(
+                raise CloneBehind(
                     f"the ledger ends with entry {len(stored)}, but entry {known.number} ({known.entry[:16]}) is named "
                     f"by {known.where}: it was cut or rewound, or is not here yet. Fetch it whole from your remote or "
                     f"another clone: git fetch THAT_CLONE {chain.REF}:{chain.REF}"
@@ -77,7 +77,7 @@ def assert_genesis(shared: Shared, stored: list[Stored], restarted: bool = False
     if shared.genesis in (None, newest.entry.id):
         return
     if shared.genesis not in {each.entry.id for each in stored if isinstance(each.entry.act, Genesis)}:
-        raise Behind(
+        raise CloneBehind(
             f"the ledger begins with genesis {newest.entry.id[:16]}, but {remote.FILE} names {shared.genesis[:16]}: it "
             "is another ledger, or its restart is not here yet. Fetch that one: "
             f"git fetch THAT_CLONE {chain.REF}:{chain.REF}"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from rft import commands
 from rft.errors import UserError
 from tasks.ledger import keys, policy, spending
+from tasks.ledger.approval_status import DECIDES, approval_status, counting, end, is_own, overriding
 from tasks.ledger.entry import (
     Act,
     Approval,
@@ -36,10 +37,9 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.facts import BEGINNING, Voice, Waiting
+from tasks.ledger.facts import BEGINNING, RequestState, VerifiedStatement
 from tasks.ledger.policy import Enrol, EnrolMachine, Role, SetThresholds
 from tasks.ledger.spending import FRESH
-from tasks.ledger.standing import DECIDES, counting, end, is_own, overriding, standing
 from tasks.ledger.state import State
 from tasks.ledger.statement import SKEW_S, Statement, later
 
@@ -56,19 +56,19 @@ class Proposal:
     time: str
     machine: str
     """The key that signs the commit, by fingerprint."""
-    voice: Voice | None = None
+    verified_statement: VerifiedStatement | None = None
     """Of a person whose signature was verified."""
 
 
 def authorise(state: State, proposal: Proposal) -> None:
     """Return when the entry may stand. Raises Refused."""
-    act, voice = proposal.act, proposal.voice
+    act, verified_statement = proposal.act, proposal.verified_statement
     if isinstance(act, Genesis):
         _genesis(state, proposal, act)
         return
     _machine(state, proposal)
-    if voice is not None:
-        _statement(state, proposal, voice)
+    if verified_statement is not None:
+        _statement(state, proposal, verified_statement)
     match act:
         case PolicyChange():
             _policy(state, proposal, act)
@@ -83,24 +83,24 @@ def authorise(state: State, proposal: Proposal) -> None:
         case Approval() | Rejection() | Override():
             _about_request(state, proposal, act)
         case Lift():
-            said = _signed(state, voice, "lift", DECIDES)
+            statement = _signed(state, verified_statement, "lift", DECIDES)
             held = state.rejections.get(act.rejection)
             holds = held in state.rejected and state.rejected[held].number == act.rejection
             _need(holds, f"entry {act.rejection} is no rejection that holds")
-            same = held == (act.model, *(said.pair or ())) and said.rejection == state.ids[act.rejection]
+            same = held == (act.model, *(statement.pair or ())) and statement.rejection == state.ids[act.rejection]
             _need(same, "the statement is about another rejection")
         case Promotion():
             _promotion(state, proposal, act)
         case Rollback():
             _rollback(state, proposal, act)
         case Reconcile():
-            _unsigned(voice)
+            _unsigned(verified_statement)
 
 
 def _genesis(state: State, proposal: Proposal, act: Genesis) -> None:
     """The first entry, or a restart. Any machine may make one, because the keys may all be lost:
     whoever reads the ledger must accept it by name (see restart.py)."""
-    _unsigned(proposal.voice)
+    _unsigned(proposal.verified_statement)
     _need(proposal.machine == keys.fingerprint(act.machine), "a genesis is signed by the machine that it names")
     if state.number == 0:
         _need(act.restarts is None, "the first entry restarts nothing")
@@ -111,9 +111,9 @@ def _genesis(state: State, proposal: Proposal, act: Genesis) -> None:
     _need(proposal.machine not in state.policy.compromised, "its machine's key is marked as compromised")
 
 
-def _unsigned(voice: Voice | None) -> None:
+def _unsigned(verified_statement: VerifiedStatement | None) -> None:
     """A statement counts once, so it must not be used up where nobody asks for one."""
-    _need(voice is None, "it carries a person's statement, and takes none")
+    _need(verified_statement is None, "it carries a person's statement, and takes none")
 
 
 # -- who -------------------------------------------------------------------------------------------
@@ -129,49 +129,53 @@ def _machine(state: State, proposal: Proposal) -> None:
     _need(proposal.time >= state.time, f"its time {proposal.time} is before that of the last entry ({state.time})")
 
 
-def _statement(state: State, proposal: Proposal, voice: Voice) -> None:
-    said = voice.statement
-    _need(said.ledger == state.genesis, "the statement was signed for another ledger", "Sign a new one.")
-    used = state.statements.get(said.id)
+def _statement(state: State, proposal: Proposal, verified_statement: VerifiedStatement) -> None:
+    statement = verified_statement.statement
+    _need(statement.ledger == state.genesis, "the statement was signed for another ledger", "Sign a new one.")
+    used = state.statements.get(statement.id)
     _need(used is None, f"the statement stands in the ledger already, as entry {used}", "Sign a new one.")
-    early = said.time > later(proposal.time, seconds=SKEW_S)
-    _need(not early, f"the statement is of {said.time}, but it is only {proposal.time}", "Set the clocks right.")
-    _need(proposal.time <= said.expires, f"the statement expired at {said.expires}", "Sign a new one.")
-    _need(said.time <= said.expires, "the statement expires before it begins")
+    early = statement.time > later(proposal.time, seconds=SKEW_S)
+    _need(not early, f"the statement is of {statement.time}, but it is only {proposal.time}", "Set the clocks right.")
+    _need(proposal.time <= statement.expires, f"the statement expired at {statement.expires}", "Sign a new one.")
+    _need(statement.time <= statement.expires, "the statement expires before it begins")
 
 
-def _signed(state: State, voice: Voice | None, act: str, roles: Iterable[Role]) -> Statement:
+def _signed(state: State, verified_statement: VerifiedStatement | None, act: str, roles: Iterable[Role]) -> Statement:
     """The statement of this act, by somebody in one of the roles."""
-    if voice is None:
+    if verified_statement is None:
         raise Refused(f"to {act} needs a signed statement of a person, and there is none.")
-    _need(voice.statement.act == act, f"the statement is to {voice.statement.act}, not to {act}")
-    has = state.policy.roles_of(voice.person)
+    _need(
+        verified_statement.statement.act == act, f"the statement is to {verified_statement.statement.act}, not to {act}"
+    )
+    has = state.policy.roles_of(verified_statement.person)
     if not {*has} & {*roles}:
         can = ", ".join(state.policy.holders(*roles)) or "nobody yet"
-        what = f"{voice.person} is {' and '.join(has) or 'not enrolled'}, and to {act} takes the role "
+        what = f"{verified_statement.person} is {' and '.join(has) or 'not enrolled'}, and to {act} takes the role "
         raise Refused(f"{what}{' or '.join(roles)}. These people have it: {can}.")
-    return voice.statement
+    return verified_statement.statement
 
 
 # -- people and rules ------------------------------------------------------------------------------
 def _policy(state: State, proposal: Proposal, act: PolicyChange) -> None:
     change = act.change
     if not state.had_owner and isinstance(change, SetThresholds):
-        _unsigned(proposal.voice)  # nobody is there yet who could sign
+        _unsigned(proposal.verified_statement)  # nobody is there yet who could sign
         return
     if not state.had_owner and isinstance(change, Enrol):
         # the first owner: trusted because nobody was there before, as SSH trusts a host's first key
-        voice = proposal.voice
+        verified_statement = proposal.verified_statement
         _need("owner" in change.roles, "the first person must be an owner")
         _need(
-            voice is not None and voice.key == keys.fingerprint(change.key) and voice.statement.act == "policy",
+            verified_statement is not None
+            and verified_statement.key == keys.fingerprint(change.key)
+            and verified_statement.statement.act == "policy",
             "the first owner signs for themselves",
         )
-        assert voice is not None
-        said = voice.statement
+        assert verified_statement is not None
+        statement = verified_statement.statement
     else:
-        said = _signed(state, proposal.voice, "policy", ("owner",))
-    _need(said.change == change, "the statement is about another change")
+        statement = _signed(state, proposal.verified_statement, "policy", ("owner",))
+    _need(statement.change == change, "the statement is about another change")
     try:
         policy.changed(state.policy, change)
     except Refused:
@@ -182,11 +186,11 @@ def _policy(state: State, proposal: Proposal, act: PolicyChange) -> None:
 
 # -- looks at a test set ---------------------------------------------------------------------------
 def _registration(state: State, proposal: Proposal, act: Registration) -> None:
-    _unsigned(proposal.voice)
+    _unsigned(proposal.verified_statement)
     now = state.champion(act.model)
     _need(
         act.champion == now,
-        f"run {act.run} would be judged against {in_words(act.champion)} of {act.model}, but {in_words(now)} is served",
+        f"run {act.run} would be judged against {describe(act.champion)} of {act.model}, but {describe(now)} is served",
         "Start a new run.",
     )
     assert_not_retired(state, act)
@@ -219,7 +223,7 @@ def assert_not_retired(state: State, act: Registration) -> None:
 
 
 def _opened(state: State, proposal: Proposal, act: Opened) -> None:
-    _unsigned(proposal.voice)
+    _unsigned(proposal.verified_statement)
     if act.registration:
         look = state.looks.get(act.registration)
         same = (act.model, act.test_sha256, act.examples.sha256)
@@ -236,20 +240,22 @@ def _erasure(state: State, proposal: Proposal, act: Erasure) -> None:
     erased = state.erasure_of(look.act.test_sha256, look.act.examples)
     _need(not erased, f"entry {erased} erased the list of these examples already")
     if not state.had_owner:
-        _unsigned(proposal.voice)  # nobody is there yet who could sign
+        _unsigned(proposal.verified_statement)  # nobody is there yet who could sign
         return
-    said = _signed(state, proposal.voice, "erase", ("owner",))
-    about = (said.model, said.registration, said.reason)
+    statement = _signed(state, proposal.verified_statement, "erase", ("owner",))
+    about = (statement.model, statement.registration, statement.reason)
     same = about == (act.model, state.ids[act.registration], act.reason)
     _need(same, "the statement is about another erasure")
 
 
 # -- requests, and what people say about them ------------------------------------------------------
 def _request(state: State, proposal: Proposal, act: Request) -> None:
-    voice = proposal.voice
-    if voice is not None:
-        said = _signed(state, voice, "start", policy.ROLES)
-        _need((said.run, said.model) == (act.key, act.model), "the statement is about the start of another run")
+    verified_statement = proposal.verified_statement
+    if verified_statement is not None:
+        statement = _signed(state, verified_statement, "start", policy.ROLES)
+        _need(
+            (statement.run, statement.model) == (act.key, act.model), "the statement is about the start of another run"
+        )
     _known(state, act.champion, act.model)
     _assert_registered(state, act)
     assert_not_rejected(state, act)
@@ -280,39 +286,39 @@ def _assert_registered(state: State, act: Request) -> None:
 
 
 def _about_request(state: State, proposal: Proposal, act: Approval | Rejection | Override) -> None:
-    waiting = _waiting(state, act.request, act.model)
+    request = _find_request(state, act.request, act.model)
     match act:
         case Approval():
-            said = _signed(state, proposal.voice, "approve", DECIDES)
-            assert_approvable(state, waiting, proposal.time)
-            until = end(state, waiting, said)
+            statement = _signed(state, proposal.verified_statement, "approve", DECIDES)
+            assert_approvable(state, request, proposal.time)
+            until = end(state, request, statement)
             _need(proposal.time <= until, f"by the rules the statement counted until {until}", "Sign a new one.")
         case Override():
-            said = _signed(state, proposal.voice, "override", ("owner",))
-            _need(said.overrides == ["dirty"], "the statement names nothing to override")
-            assert_approvable(state, waiting, proposal.time)
-            assert proposal.voice is not None
-            person = proposal.voice.person
-            _need(not is_own(state, waiting, person), _own(person, waiting), "Another owner must override it.")
+            statement = _signed(state, proposal.verified_statement, "override", ("owner",))
+            _need(statement.overrides == ["dirty"], "the statement names nothing to override")
+            assert_approvable(state, request, proposal.time)
+            assert proposal.verified_statement is not None
+            person = proposal.verified_statement.person
+            _need(not is_own(state, request, person), _own(person, request), "Another owner must override it.")
         case Rejection():
-            said = _signed(state, proposal.voice, "reject", DECIDES)
-            assert_not_rejected(state, waiting.act)
-    _need(said.request == waiting.id, f"the statement is about another request than that of run {waiting.act.run}")
-    _need(said.content == waiting.act.content, "the statement is about other content: a hash in it differs")
-    _need(said.model == act.model, "the statement is about another model")
+            statement = _signed(state, proposal.verified_statement, "reject", DECIDES)
+            assert_not_rejected(state, request.act)
+    _need(statement.request == request.id, f"the statement is about another request than that of run {request.act.run}")
+    _need(statement.content == request.act.content, "the statement is about other content: a hash in it differs")
+    _need(statement.model == act.model, "the statement is about another model")
     if isinstance(act, Approval):
-        assert proposal.voice is not None
-        person = proposal.voice.person
-        _need(not is_own(state, waiting, person), _own(person, waiting), "Somebody else must approve it.")
-        again = person in {each.person for each in counting(state, waiting, proposal.time)}
-        _need(not again, f"{person} approved run {waiting.act.run} already, and a person counts once")
+        assert proposal.verified_statement is not None
+        person = proposal.verified_statement.person
+        _need(not is_own(state, request, person), _own(person, request), "Somebody else must approve it.")
+        again = person in {each.person for each in counting(state, request, proposal.time)}
+        _need(not again, f"{person} approved run {request.act.run} already, and a person counts once")
 
 
-def _judged_against(state: State, request: Request) -> None:
-    then, now = request.champion, state.champion(request.model)
+def _judged_against(state: State, asked: Request) -> None:
+    then, now = asked.champion, state.champion(asked.model)
     _need(
         then == now,
-        f"run {request.run} was judged against {in_words(then)} of {request.model}, but {in_words(now)} is served now",
+        f"run {asked.run} was judged against {describe(then)} of {asked.model}, but {describe(now)} is served now",
         "Its gain over that one is unknown: start a new run.",
     )
 
@@ -327,72 +333,75 @@ def assert_not_rejected(state: State, act: Request, so: str = "") -> None:
         )
 
 
-def _in_time(waiting: Waiting, time: str) -> None:
+def _in_time(request: RequestState, time: str) -> None:
     remedy = "Start a new run: finished stages are kept."
-    _need(time <= waiting.act.expires, f"the request of run {waiting.act.run} expired at {waiting.act.expires}", remedy)
+    _need(time <= request.act.expires, f"the request of run {request.act.run} expired at {request.act.expires}", remedy)
 
 
 # -- promotion and rollback ------------------------------------------------------------------------
-def assert_approvable(state: State, waiting: Waiting, time: str) -> None:
+def assert_approvable(state: State, request: RequestState, time: str) -> None:
     """Raise Refused for a request that nobody can approve any more."""
-    _judged_against(state, waiting.act)
-    _in_time(waiting, time)
-    assert_not_rejected(state, waiting.act)
+    _judged_against(state, request.act)
+    _in_time(request, time)
+    assert_not_rejected(state, request.act)
 
 
-def _own(person: str, waiting: Waiting) -> str:
-    edits = " and wrote its uncommitted edits" if waiting.act.edits_sha256 else ""
-    return f"four eyes are the rule, and {person} started run {waiting.act.run}{edits}"
+def _own(person: str, request: RequestState) -> str:
+    edits = " and wrote its uncommitted edits" if request.act.edits_sha256 else ""
+    return f"four eyes are the rule, and {person} started run {request.act.run}{edits}"
 
 
 def _promotion(state: State, proposal: Proposal, act: Promotion) -> None:
-    _unsigned(proposal.voice)
-    waiting = _waiting(state, act.request, act.model)
-    request, now = waiting.act, state.champion(act.model)
-    _judged_against(state, request)
-    _need(act.before == now, f"it replaces {in_words(act.before)}, but {in_words(now)} is served")
-    assert_not_rejected(state, request)
-    _in_time(waiting, proposal.time)
-    found = standing(state, waiting, proposal.time)
-    have = ", ".join(said.person for said in found.counting) or "nobody"
+    _unsigned(proposal.verified_statement)
+    request = _find_request(state, act.request, act.model)
+    asked, now = request.act, state.champion(act.model)
+    _judged_against(state, asked)
+    _need(act.before == now, f"it replaces {describe(act.before)}, but {describe(now)} is served")
+    assert_not_rejected(state, asked)
+    _in_time(request, proposal.time)
+    found = approval_status(state, request, proposal.time)
+    have = ", ".join(approval.person for approval in found.counting) or "nobody"
     _need(
         found.is_enough,
-        f"run {request.run} has {len(found.counting)} of {found.needed} approvals ({have}; {found.why})",
-        f"To approve it: {commands.command('approve', request.run, *commands.WHY)}",
+        f"run {asked.run} has {len(found.counting)} of {found.needed} approvals ({have}; {found.why})",
+        f"To approve it: {commands.command('approve', asked.run, *commands.WHY)}",
     )
-    _need(act.approvals == [said.number for said in found.counting], "it names other approvals than those that count")
-    if request.edits_sha256 is not None and not overriding(state, waiting, proposal.time):
+    _need(
+        act.approvals == [approval.number for approval in found.counting],
+        "it names other approvals than those that count",
+    )
+    if asked.edits_sha256 is not None and not overriding(state, request, proposal.time):
         raise Refused(
-            f"run {request.run} ran uncommitted code ({', '.join(request.edited[:5])}), which no branch holds. Commit "
+            f"run {asked.run} ran uncommitted code ({', '.join(asked.edited[:5])}), which no branch holds. Commit "
             "and run again (finished stages are kept), or let an owner take the responsibility: "
-            f"{commands.command('approve', request.run, '--override-dirty', *commands.WHY)}"
+            f"{commands.command('approve', asked.run, '--override-dirty', *commands.WHY)}"
         )
 
 
 def _rollback(state: State, proposal: Proposal, act: Rollback) -> None:
-    said = _signed(state, proposal.voice, "rollback", DECIDES)
+    statement = _signed(state, proposal.verified_statement, "rollback", DECIDES)
     now = state.champion(act.model)
     _need(now != BEGINNING, f"{act.model} is at its beginning, so there is nothing to return to")
-    _need(act.before == now, f"it withdraws {in_words(act.before)}, but {in_words(now)} is served")
+    _need(act.before == now, f"it withdraws {describe(act.before)}, but {describe(now)} is served")
     _known(state, act.to, act.model)
-    _need(act.to == state.promotions[now].before, f"{in_words(act.to)} is not what {in_words(now)} replaced")
-    same = (said.model, said.champion, said.to)
+    _need(act.to == state.promotions[now].before, f"{describe(act.to)} is not what {describe(now)} replaced")
+    same = (statement.model, statement.champion, statement.to)
     wanted = (act.model, state.promotions[now].id, state.promotions[act.to].id if act.to else None)
     _need(same == wanted, "the statement is about another rollback")
     if (returned := state.requested(act.to)) is not None:
-        assert_not_rejected(state, returned, f"{in_words(act.to)} cannot serve again: ")
+        assert_not_rejected(state, returned, f"{describe(act.to)} cannot serve again: ")
 
 
 # -- small things ----------------------------------------------------------------------------------
-def in_words(champion: int) -> str:
+def describe(champion: int) -> str:
     return f"champion {champion}" if champion else "the beginning"
 
 
-def _waiting(state: State, number: int, model: str) -> Waiting:
-    waiting = state.requests.get(number)
-    if waiting is None or waiting.act.model != model:
+def _find_request(state: State, number: int, model: str) -> RequestState:
+    request = state.requests.get(number)
+    if request is None or request.act.model != model:
         raise Refused(f"entry {number} is no request about {model}.")
-    return waiting
+    return request
 
 
 def _known(state: State, champion: int, model: str) -> None:

@@ -21,14 +21,14 @@ from typing import TypeVar
 
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import anchors, chain, clocks, keys, memory, objects, remote, statement, verify
-from tasks.ledger.anchors import Behind
+from tasks.ledger.anchors import CloneBehind
 from tasks.ledger.authorise import Proposal, authorise
 from tasks.ledger.chain import Stored
 from tasks.ledger.entry import Act, Entry, Genesis, PolicyChange
-from tasks.ledger.memory import Seen
+from tasks.ledger.memory import LastVerified
 from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import EnrolMachine, name_from
-from tasks.ledger.remote import Lost, Shared
+from tasks.ledger.remote import AppendConflict, Shared
 from tasks.ledger.state import State
 from tasks.ledger.statement import Signed, Statement
 from tasks.runs import records
@@ -45,7 +45,7 @@ class Ledger:
     stored: list[Stored]
     """Oldest first; empty: nothing was decided yet."""
     state: State
-    said: Callable[[str], None]
+    report_line: Callable[[str], None]
     at_remote: bool = False
 
     @property
@@ -65,14 +65,14 @@ class Ledger:
             reason=reason,
         )
         self._append(act, None, {}, machine_name(machine.fingerprint))
-        self.said(f"[ledger] {'restarted' if restarts else 'begun'}: {self.state.genesis[:16]}")
+        self.report_line(f"[ledger] {'restarted' if restarts else 'begun'}: {self.state.genesis[:16]}")
         if restarts is not None and self.shared.genesis is not None:
             self._pin()
 
     def _pin(self) -> None:
         remote.pin(self.clone, self.shared, self.state.genesis)
         self.shared = remote.shared(self.clone)
-        self.said(f"[ledger] {remote.FILE} names it now. Commit that file, so that other clones know it")
+        self.report_line(f"[ledger] {remote.FILE} names it now. Commit that file, so that other clones know it")
 
     def _pin_once(self) -> None:
         """Name the ledger in a tracked file once a person counts on it. A trial that nobody
@@ -81,7 +81,7 @@ class Ledger:
             self._pin()
 
     def append(self, act: Act, signed: Signed | None = None, files: dict[str, bytes] | None = None) -> Entry:
-        """Append an entry, if `authorise` lets it stand. Raises Refused, Lost, WrongClock,
+        """Append an entry if `authorise` lets it stand. Raises Refused, AppendConflict, WrongClock,
         InfrastructureError; nothing is half done then."""
         self.begin()
         self._pin_once()  # a process died between the two lines that follow
@@ -116,15 +116,15 @@ class Ledger:
         machine, state = keys.machine(self.clone), self.state
         clock = statement.now()
         clocks.assert_right(self.clone, self.shared, state, act, clock)
-        voice = verify.voice(state, signed, getattr(act, "change", None)) if signed else None
-        proposal = Proposal(act, now(self), machine.fingerprint, voice)
+        verified_statement = verify.verified_statement(state, signed, getattr(act, "change", None)) if signed else None
+        proposal = Proposal(act, now(self), machine.fingerprint, verified_statement)
         authorise(state, proposal)
         if signed is not None:
             files = files | {
                 chain.STATEMENT: signed.statement.content_bytes,
                 chain.SIGNATURE: signed.signature.encode(),
             }
-        name = name or _introduced(act)
+        name = name or _new_machine_name(act)
         files = files | verify.rules_after(state, act, name)
         entry = Entry(
             number=state.number + 1,
@@ -134,30 +134,30 @@ class Ledger:
             act=act,
             files={file: objects.sha256(content) for file, content in files.items()},
         )
-        parents = [*([self.head] if self.head else []), *verify.carried(state, act)]
+        parents = [*([self.head] if self.head else []), *verify.carried_revisions(state, act)]
         commit = chain.make(self.clone, entry, files, parents, machine)
         with objects.opened(self.clone) as found:
             for revision in parents[1:]:
                 found.commit(revision)  # raises for one that is not here: no push could carry it
             stored = chain.stored(found, commit)
-        verify.judge(state, stored)  # as every reader will, before anybody can see it
+        verify.check_entry(state, stored)  # as every reader will, before anybody can see it
         if self.shared.remote:
             remote.push(self.clone, self.shared, commit)
             self.at_remote = True
         chain.move(self.clone, commit, self.head)
         self.stored.append(stored)
-        state.apply(entry, voice, machine.fingerprint)
+        state.apply(entry, verified_statement, machine.fingerprint)
         self.remember()
         return entry
 
     def remember(self) -> None:
         if self.stored:
             state = self.state
-            seen = Seen(genesis=state.genesis, number=state.number, entry=state.head, remote=self.at_remote)
+            seen = LastVerified(genesis=state.genesis, number=state.number, entry=state.head, remote=self.at_remote)
             memory.keep(self.clone, seen)
 
 
-def _introduced(act: Act) -> str:
+def _new_machine_name(act: Act) -> str:
     """The name of a machine that this very entry enrols."""
     if isinstance(act, PolicyChange) and isinstance(act.change, EnrolMachine):
         return act.change.name
@@ -182,22 +182,22 @@ def lock(clone: Clone) -> Path:
 
 @contextmanager
 def opened(
-    clone: Clone, fetch: bool = True, anew: bool = False, said: Callable[[str], None] = print
+    clone: Clone, fetch: bool = True, reverify: bool = False, report_line: Callable[[str], None] = print
 ) -> Iterator[Ledger]:
-    """Open the ledger, verified, under the clone's lock. `anew`: verify every signature again.
+    """Open the ledger, verified, under the clone's lock. `reverify`: verify every signature again.
 
     Raises Damaged for a ledger that was tampered with, InfrastructureError for a remote that does
     not answer.
     """
     with records.held(lock(clone), wait=True):
-        yield read(clone, fetch, anew, said, locked=True)
+        yield read(clone, fetch, reverify, report_line, locked=True)
 
 
 def read(
     clone: Clone,
     fetch: bool = False,
-    anew: bool = False,
-    said: Callable[[str], None] = print,
+    reverify: bool = False,
+    report_line: Callable[[str], None] = print,
     restarted: bool = False,
     locked: bool = False,
 ) -> Ledger:
@@ -213,11 +213,11 @@ def read(
     with ExitStack() as stack:
         writes = locked or _took(stack, clone)
         try:
-            return _read(clone, fetch, anew, said, restarted, writes)
-        except Behind:
+            return _read(clone, fetch, reverify, report_line, restarted, writes)
+        except CloneBehind:
             if fetch or not writes or remote.shared(clone).remote is None:
                 raise
-            return _read(clone, True, anew, said, restarted, writes)
+            return _read(clone, True, reverify, report_line, restarted, writes)
 
 
 def _took(stack: ExitStack, clone: Clone) -> bool:
@@ -227,7 +227,9 @@ def _took(stack: ExitStack, clone: Clone) -> bool:
         return False
 
 
-def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], restarted: bool, writes: bool) -> Ledger:
+def _read(
+    clone: Clone, fetch: bool, reverify: bool, report_line: Callable[[str], None], restarted: bool, writes: bool
+) -> Ledger:
     shared = remote.shared(clone)
     seen = memory.recall(clone)
     local, there = chain.head(clone), None
@@ -248,19 +250,19 @@ def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], re
             )
         if shared.genesis is not None:
             source = f"fetch it from {shared.remote}" if shared.remote else "name its remote there"
-            raise Behind(
+            raise CloneBehind(
                 f"{remote.FILE} names the ledger {shared.genesis[:16]}, and this clone does not have it. A second "
                 f"ledger would split your history: {source}, or take the ledger from the clone that has it: "
                 f"git fetch THAT_CLONE {chain.REF}:{chain.REF}"
             )
         anchors.assert_known(clone, [])
-        return Ledger(clone, shared, [], State(), said)
+        return Ledger(clone, shared, [], State(), report_line)
     with objects.opened(clone) as found:
         stored = chain.read(found, head)
     anchors.assert_genesis(shared, stored, restarted)
     memory.assert_descends(seen, stored, restarted)
     anchors.assert_known(clone, stored)
-    ledger = Ledger(clone, shared, stored, _replay(clone, stored, seen, anew), said)
+    ledger = Ledger(clone, shared, stored, _replay(clone, stored, seen, reverify), report_line)
     ledger.at_remote = there is not None or (seen is not None and seen.remote)
     if not writes:
         return ledger
@@ -271,7 +273,7 @@ def _read(clone: Clone, fetch: bool, anew: bool, said: Callable[[str], None], re
     return ledger
 
 
-def _replay(clone: Clone, stored: list[Stored], seen: Seen | None, anew: bool) -> State:
+def _replay(clone: Clone, stored: list[Stored], seen: LastVerified | None, reverify: bool) -> State:
     """What was verified before is believed only for a machine key that the ledger knows: whoever
     can write files can bring a key of their own, and a memory that fits it.
 
@@ -280,14 +282,16 @@ def _replay(clone: Clone, stored: list[Stored], seen: Seen | None, anew: bool) -
     along is known to the ledger, and here that is a person's key at most, which does not sign
     without asking them.
     """
-    if seen is not None and not anew:
+    if seen is not None and not reverify:
         state = verify.replay(stored, known=seen.number)
         if state.policy.machine_of(keys.machine(clone).fingerprint) is not None:
             return state
     return verify.replay(stored)
 
 
-def _newest(clone: Clone, shared: Shared, local: str | None, there: str | None, seen: Seen | None) -> str | None:
+def _newest(
+    clone: Clone, shared: Shared, local: str | None, there: str | None, seen: LastVerified | None
+) -> str | None:
     if local is None or there is None or local == there:
         return local or there
     if remote.is_ancestor(clone, local, there):
@@ -327,22 +331,22 @@ def refuse_shallow(clone: Clone) -> None:
         )
 
 
-def latest(clone: Clone, said: Callable[[str], None] = print, anew: bool = False) -> Ledger:
+def latest(clone: Clone, report_line: Callable[[str], None] = print, reverify: bool = False) -> Ledger:
     """Read, fetched where that is possible. Says so where it is not."""
     try:
-        with opened(clone, anew=anew, said=said) as ledger:
+        with opened(clone, reverify=reverify, report_line=report_line) as ledger:
             return ledger
     except InfrastructureError as error:
-        said(f"[ledger] {error} What follows is what this clone knows.")
-        return read(clone, anew=anew, said=said)
+        report_line(f"[ledger] {error} What follows is what this clone knows.")
+        return read(clone, reverify=reverify, report_line=report_line)
 
 
-def acting(clone: Clone, act: Callable[[Ledger], T], said: Callable[[str], None] = print) -> T:
+def acting(clone: Clone, act: Callable[[Ledger], T], report_line: Callable[[str], None] = print) -> T:
     """Open the ledger and act on it; again from the start when another clone was faster."""
     for _ in range(_TRIES):
         try:
-            with opened(clone, said=said) as ledger:
+            with opened(clone, report_line=report_line) as ledger:
                 return act(ledger)
-        except Lost:
+        except AppendConflict:
             continue
     raise InfrastructureError(f"{_TRIES} times another clone appended to the ledger first. Try again.")

@@ -45,20 +45,20 @@ def signing(clone: Clone) -> Finding:
 
 def ledger(clone: Clone) -> Finding:
     """Whether the ledger verifies, every signature anew, and this clone may append to it."""
-    with book.opened(clone, anew=True, said=lambda _: None) as found:
+    with book.opened(clone, reverify=True, report_line=lambda _: None) as found:
         if not found.stored:
             return ok("not begun: the first approval begins it")
         state, key = found.state, keys.machine(clone).fingerprint
-    words = f"{state.number} entries, all verified"
+    description = f"{state.number} entries, all verified"
     if doubtful := state.doubtful():
-        words += f"; {len(doubtful)} of them are doubtful, by compromised keys: rft ledger"
+        description += f"; {len(doubtful)} of them are doubtful, by compromised keys: rft ledger"
     if state.policy.machine_of(key) is None:
         return warn(
-            f"{words}; this clone's machine key {key} is not enrolled",
+            f"{description}; this clone's machine key {key} is not enrolled",
             "It may run, but not ask for a promotion. An owner enrols it here: rft people add --machine --reason TEXT",
             entries=state.number,
         )
-    return ok(words, entries=state.number)
+    return ok(description, entries=state.number)
 
 
 # -- the remote ------------------------------------------------------------------------------------
@@ -73,8 +73,8 @@ def protection(clone: Clone, announce: Callable[[str], None]) -> Finding:
     one, other = _commit(clone), _commit(clone)
     existed = _exists(clone, shared, branch)
     if not existed and not push(one):
-        words = f"{shared.remote} refused even the scratch branch {branch}, so nothing could be tried"
-        return warn(words, f"See to it yourself that nobody can rewrite or delete {shared.branch} there.")
+        description = f"{shared.remote} refused even the scratch branch {branch}, so nothing could be tried"
+        return warn(description, f"See to it yourself that nobody can rewrite or delete {shared.branch} there.")
     forced = push(f"+{other}")
     deleted = push("")
     return _judged(shared, branch, _Tried(forced, deleted))
@@ -94,8 +94,10 @@ class _Tried:
 def _judged(shared: Shared, branch: str, tried: _Tried) -> Finding:
     facts = {"forced": tried.forced, "deleted": tried.deleted, "branch": branch}
     if not tried.rewritten:
-        words = f"{shared.remote} neither let the scratch branch {branch} be rewritten nor deleted; it stays there"
-        return ok(words, **facts)
+        description = (
+            f"{shared.remote} neither let the scratch branch {branch} be rewritten nor deleted; it stays there"
+        )
+        return ok(description, **facts)
     left = "" if tried.deleted else f" The scratch branch {branch} stays there."
     return warn(
         f"{shared.remote} lets anybody who may push rewrite a branch: {branch} was {tried.rewritten}",

@@ -47,12 +47,12 @@ def assert_right(clone: Clone, shared: Shared, state: State, act: Act, clock: st
     if _is_free(state, act) or (state.policy.clocks or "") >= max(clock, state.time):
         return
     if state.time and later(clock, seconds=SKEW_S) < state.time:
-        raise WrongClock(_words(clock, f"the ledger's last entry is of {state.time}"))
+        raise WrongClock(_describe(clock, f"the ledger's last entry is of {state.time}"))
     if shared.remote is None:
         return
     there = of_remote(git(clone.root, "remote", "get-url", shared.remote), clone.root)
     if there is not None and not later(there, seconds=-SKEW_S) <= clock <= later(there, seconds=SKEW_S):
-        raise WrongClock(_words(clock, f"the clock of the ledger's remote {shared.remote} ({FILE}) says {there}"))
+        raise WrongClock(_describe(clock, f"the clock of the ledger's remote {shared.remote} ({FILE}) says {there}"))
 
 
 def _is_free(state: State, act: Act) -> bool:
@@ -62,7 +62,7 @@ def _is_free(state: State, act: Act) -> bool:
     return isinstance(change, SetClocks) or (isinstance(change, Enrol) and not state.had_owner)
 
 
-def _words(clock: str, other: str) -> str:
+def _describe(clock: str, other: str) -> str:
     goes_on = commands.command("ledger", "clocks", *commands.WHY)
     return (
         f"this machine's clock says {clock}, and {other}: one of the two is wrong, by more than {SKEW_S // 60} "

@@ -34,13 +34,13 @@ from tasks.ledger.policy import (
 )
 
 
-def in_words(each: Stored) -> str:
-    said = json.loads(each.files[chain.STATEMENT]) if chain.STATEMENT in each.files else {}
-    why = f": {said['reason']}" if said.get("reason") else ""
-    return f"{words(each)}{why}"
+def with_reason(each: Stored) -> str:
+    statement = json.loads(each.files[chain.STATEMENT]) if chain.STATEMENT in each.files else {}
+    why = f": {statement['reason']}" if statement.get("reason") else ""
+    return f"{entry(each)}{why}"
 
 
-def words(each: Stored) -> str:
+def entry(each: Stored) -> str:
     match each.entry.act:
         case Genesis(restarts=None):
             return f"genesis {each.entry.id[:16]}, by machine {each.entry.machine}"

@@ -42,7 +42,7 @@ class PolicyChange(Report):
     change: Change
 
 
-class Kept(Report):
+class DvcFile(Report):
     """A file in DVC, by its hashes."""
 
     sha256: Sha256
@@ -77,7 +77,7 @@ class Registration(Report):
     level: float | None = Field(default=None, gt=0, lt=0.5, exclude_if=lambda level: level is None)
     """The one-sided level at which the gate asks for each candidate: this look's share of what
     earlier looks left of alpha. None: by an earlier version, which spent alpha / looks."""
-    examples: Kept
+    examples: DvcFile
     """One line per test example, by which later looks at it are counted."""
 
     @property
@@ -96,7 +96,7 @@ class Opened(Report):
     test_sha256: Sha256
     registration: int = Field(ge=0)
     """The look of that run; 0: it registered none."""
-    examples: Kept
+    examples: DvcFile
     """As in a registration."""
     who: str
     """As Git knew them; a claim."""

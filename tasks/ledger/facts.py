@@ -1,6 +1,6 @@
 """What entries of a ledger come to, one by one: statements, requests, looks, champions.
 
-`State` (state.py) holds them all. What judges them, standing.py and doubt.py, needs `Facts` of it.
+`State` (state.py) holds all. What judges (approval_status.py, key_compromise.py) needs `Facts`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BEGINNING = 0
 
 
 @dataclass(frozen=True)
-class Voice:
+class VerifiedStatement:
     """A verified statement: who says it, with which key."""
 
     person: str
@@ -27,35 +27,35 @@ class Voice:
 
 
 @dataclass(frozen=True)
-class Said:
+class SignedEntry:
     """An entry with a person's statement."""
 
     number: int
     time: str
-    voice: Voice
+    verified_statement: VerifiedStatement
 
     @property
     def person(self) -> str:
-        return self.voice.person
+        return self.verified_statement.person
 
     @property
     def reason(self) -> str:
-        return self.voice.statement.reason
+        return self.verified_statement.statement.reason
 
 
 @dataclass
-class Waiting:
+class RequestState:
     """A request, and what people said about it."""
 
     number: int
     id: str
     time: str
     act: Request
-    starter: Voice | None
+    starter: VerifiedStatement | None
     """Who started the run with an enrolled key; None: unknown."""
-    approvals: list[Said] = field(default_factory=list[Said])
+    approvals: list[SignedEntry] = field(default_factory=list[SignedEntry])
     """Since its last promotion: an approval counts for one."""
-    overrides: list[Said] = field(default_factory=list[Said])
+    overrides: list[SignedEntry] = field(default_factory=list[SignedEntry])
     promoted: list[int] = field(default_factory=list[int])
 
     @property
@@ -105,8 +105,8 @@ class Champion:
     revision: str
     before: int
     """The champion that it replaced."""
-    approvals: tuple[Said, ...]
-    overrides: tuple[Said, ...]
+    approvals: tuple[SignedEntry, ...]
+    overrides: tuple[SignedEntry, ...]
     own_run: bool
     """Who started the run approved it too."""
     request: int
@@ -115,11 +115,11 @@ class Champion:
     @property
     def who(self) -> str:
         """Who approved it."""
-        return ", ".join(said.person for said in self.approvals)
+        return ", ".join(approval.person for approval in self.approvals)
 
     @property
     def why(self) -> str:
-        return "; ".join(said.reason for said in self.approvals)
+        return "; ".join(approval.reason for approval in self.approvals)
 
 
 @dataclass(frozen=True)
@@ -130,16 +130,16 @@ class Move:
     time: str
     model: str
     champion: int
-    said: Said | None = None
+    by: SignedEntry | None = None
     """Who rolled back."""
 
     @property
     def who(self) -> str:
-        return self.said.person if self.said else ""
+        return self.by.person if self.by else ""
 
     @property
     def why(self) -> str:
-        return self.said.reason if self.said else ""
+        return self.by.reason if self.by else ""
 
 
 class Facts(Protocol):
@@ -147,7 +147,7 @@ class Facts(Protocol):
 
     genesis: str
     policy: Policy
-    requests: dict[int, Waiting]
+    requests: dict[int, RequestState]
     rejections: dict[int, tuple[str, str, str]]
 
     def requested(self, champion: int) -> Request | None: ...

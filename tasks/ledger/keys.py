@@ -211,13 +211,17 @@ def sign(key: Key, data: bytes, namespace: str) -> str:
     done = _run(*_sign(key.file, namespace), given=data)
     if done.returncode == 0:
         return done.stdout.decode()
-    said = done.stderr.decode(errors="replace").strip()
-    if "passphrase" in said or "agent" in said.casefold() or key.file.suffix == ".pub":
-        what = f"{key.file}: the key is encrypted or lies in an agent, and nobody could be asked for it ({_last(said)})"
+    output = done.stderr.decode(errors="replace").strip()
+    if "passphrase" in output or "agent" in output.casefold() or key.file.suffix == ".pub":
+        what = (
+            f"{key.file}: the key is encrypted or lies in an agent, and nobody could be asked for it ({_last(output)})"
+        )
         raise UserError(
             f"{what}. Add it to your agent (ssh-add {shlex.quote(str(key.file))}), or run this in a terminal."
         )
-    raise UserError(f"{key.file}: ssh-keygen did not sign with this key ({_last(said)}). Name another one: --key FILE")
+    raise UserError(
+        f"{key.file}: ssh-keygen did not sign with this key ({_last(output)}). Name another one: --key FILE"
+    )
 
 
 def sign_command(key: str, file: Path) -> str:
@@ -305,10 +309,10 @@ def _git(root: Path) -> tuple[tuple[int, int] | None, tuple[int, int]]:
 def _openssh() -> tuple[tuple[int, int] | None, tuple[int, int]]:
     _run("-Y", "sign")  # raises without ssh-keygen, which does not tell its version
     try:
-        said = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr.decode(errors="replace")
+        output = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr.decode(errors="replace")
     except FileNotFoundError:
         return None, OPENSSH
-    return _version(said), OPENSSH
+    return _version(output), OPENSSH
 
 
 def _version(text: str) -> tuple[int, int] | None:
@@ -319,8 +323,8 @@ def _version(text: str) -> tuple[int, int] | None:
 def _ssh_keygen(*arguments: str) -> None:
     done = _run(*arguments)
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
-        raise InfrastructureError(f"ssh-keygen {' '.join(arguments[:2])} failed: {said}")
+        output = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+        raise InfrastructureError(f"ssh-keygen {' '.join(arguments[:2])} failed: {output}")
 
 
 def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -348,6 +352,6 @@ def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[byt
     return done
 
 
-def _last(said: str) -> str:
-    line = said.splitlines()[-1] if said else "no word why"
+def _last(output: str) -> str:
+    line = output.splitlines()[-1] if output else "no word why"
     return re.sub(r"^Enter passphrase[^:]*: ", "", line)

@@ -27,7 +27,7 @@ from tasks.runs.clone import Clone
 _LABEL = b"agent-rft: what this clone has seen of its ledger\0"
 
 
-class Seen(Report):
+class LastVerified(Report):
     genesis: Sha256
     number: int
     """Of the last entry."""
@@ -36,12 +36,12 @@ class Seen(Report):
     """The ledger was on the remote when it was seen."""
 
 
-class _Kept(Report):
-    seen: Seen
+class _SeenFile(Report):
+    seen: LastVerified
     mac: Sha256
 
 
-def recall(clone: Clone) -> Seen | None:
+def recall(clone: Clone) -> LastVerified | None:
     """What was seen; None when nothing was. Raises Damaged for a file that was not written here."""
     file = path(clone)
     try:
@@ -55,7 +55,7 @@ def recall(clone: Clone) -> Seen | None:
         "last is not remembered."
     )
     try:
-        kept = _Kept.model_validate_json(content)
+        kept = _SeenFile.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
@@ -68,11 +68,11 @@ def recall(clone: Clone) -> Seen | None:
     return kept.seen
 
 
-def keep(clone: Clone, seen: Seen) -> None:
+def keep(clone: Clone, seen: LastVerified) -> None:
     """Call with the clone's lock held: what was seen is never stepped back."""
     file = path(clone)
     try:
-        files.write_text(_Kept(seen=seen, mac=_mac(clone, seen)).model_dump_json() + "\n", file, durable=True)
+        files.write_text(_SeenFile(seen=seen, mac=_mac(clone, seen)).model_dump_json() + "\n", file, durable=True)
     except (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         raise UserError(f"{error.filename}: {error.strerror}, so nothing is remembered. {_owned(file)}") from None
 
@@ -92,7 +92,7 @@ def path(clone: Clone) -> Path:
     return clone.state / "ledger" / "seen.json"
 
 
-def assert_descends(seen: Seen | None, stored: list[Stored], restarted: bool = False) -> None:
+def assert_descends(seen: LastVerified | None, stored: list[Stored], restarted: bool = False) -> None:
     """Raise Damaged when the chain does not hold the entry that was seen last, or when it was
     restarted since, unless that is to be accepted."""
     if seen is None:
@@ -114,7 +114,7 @@ def assert_descends(seen: Seen | None, stored: list[Stored], restarted: bool = F
         raise Damaged(chain.restart(newest))
 
 
-def _mac(clone: Clone, seen: Seen) -> str:
+def _mac(clone: Clone, seen: LastVerified) -> str:
     private = keys.machine(clone).file.read_bytes()
     key = hashlib.sha256(_LABEL + private).digest()
     return hmac.new(key, seen.model_dump_json().encode(), hashlib.sha256).hexdigest()

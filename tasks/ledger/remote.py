@@ -31,7 +31,7 @@ _HEAD = """\
 """
 
 
-class Lost(InfrastructureError):
+class AppendConflict(InfrastructureError):
     """Another clone appended first. Read the ledger again, and decide again."""
 
 
@@ -88,7 +88,7 @@ def fetch(clone: Clone, found: Shared) -> str | None:
 
 
 def push(clone: Clone, found: Shared, new: str) -> None:
-    """Append to the shared branch. Raises Lost when another clone was first."""
+    """Append to the shared branch. Raises AppendConflict when another clone was first."""
     assert found.remote
     try:
         _ask(clone.root, "push", "--quiet", found.remote, f"{new}:refs/heads/{found.branch}")
@@ -97,7 +97,7 @@ def push(clone: Clone, found: Shared, new: str) -> None:
         if there is not None and is_ancestor(clone, new, there):
             return  # it had arrived: only the answer was lost
         if there is not None and not is_ancestor(clone, there, new):
-            raise Lost(f"another clone appended to the ledger on {found.remote} at the same moment") from None
+            raise AppendConflict(f"another clone appended to the ledger on {found.remote} at the same moment") from None
         raise _unreachable(found, error) from None
 
 
@@ -111,6 +111,6 @@ def _ask(root: Path, *arguments: str) -> None:
 
 
 def _unreachable(found: Shared, error: GitError) -> InfrastructureError:
-    said = " ".join(str(error).split()).rstrip(".")
-    what = f"the ledger's remote {found.remote} ({FILE}) refused or did not answer: {said}"
+    message = " ".join(str(error).split()).rstrip(".")
+    what = f"the ledger's remote {found.remote} ({FILE}) refused or did not answer: {message}"
     return InfrastructureError(f"{what}. Nothing was appended. Try again when it is back.")

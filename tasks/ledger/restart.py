@@ -23,26 +23,28 @@ from tasks.runs import records
 from tasks.runs.clone import Clone
 
 
-def restart(clone: Clone, reason: str, said: Callable[[str], None] = print) -> Entry:
+def restart(clone: Clone, reason: str, report_line: Callable[[str], None] = print) -> Entry:
     """Append a new genesis, and make it this clone's. The chain below must be whole."""
-    with book.opened(clone, said=said) as ledger:
+    with book.opened(clone, report_line=report_line) as ledger:
         if not ledger.stored:
             raise UserError("there is no ledger to restart: nothing was decided yet.")
         ledger.begin(restarts=ledger.stored[-1], reason=statement.reason(reason))
         return ledger.stored[-1].entry
 
 
-def accept(clone: Clone, said: Callable[[str], None] = print) -> Entry:
+def accept(clone: Clone, report_line: Callable[[str], None] = print) -> Entry:
     """Take a restart that another clone made. It must continue what this clone saw last."""
     with records.held(book.lock(clone), wait=True):
-        ledger = book.read(clone, fetch=True, anew=True, said=said, restarted=True, locked=True)
+        ledger = book.read(clone, fetch=True, reverify=True, report_line=report_line, restarted=True, locked=True)
         if not ledger.stored or ledger.state.restarts is None:
             raise UserError("the ledger was never restarted, so there is nothing to accept.")
         ledger.remember()
         if ledger.shared.genesis != ledger.state.genesis:
             remote.pin(clone, ledger.shared, ledger.state.genesis)
         newest = chain.genesis(ledger.stored).entry
-        said(f"[ledger] restart accepted: entry {newest.number} of machine {newest.machine}. Commit {remote.FILE}")
+        report_line(
+            f"[ledger] restart accepted: entry {newest.number} of machine {newest.machine}. Commit {remote.FILE}"
+        )
         return newest
 
 

@@ -64,8 +64,8 @@ def level(wanted: Registration, past: Past) -> float:
     gate = wanted.gate
     for look in past.overlapping:
         then = gate_of(look.policy)
-        if looser := terms.looser(gate, then):
-            was = ", ".join(f"{key} was {then[key]}, and is {gate[key]}" for key in looser)
+        if loosened := terms.loosened_keys(gate, then):
+            was = ", ".join(f"{key} was {then[key]}, and is {gate[key]}" for key in loosened)
             raise UserError(
                 f"when entry {look.number} looked at these test examples, the policy had stricter terms: in section "
                 f"gate, {was}. Terms that are chosen after a result are none. Keep the terms, or: {FRESH}"
@@ -83,8 +83,8 @@ def assert_paid(act: Registration, past: Past) -> None:
     """Raise UserError for a registration that spends more than it may."""
     most = level(act, past)
     if act.level is None or act.level > most * (1 + _ROUNDING):
-        said = "does not say its level" if act.level is None else f"asks at the level {act.level:.6g}"
-        raise UserError(f"a look at test set {act.test_sha256[:12]} {said}, and may ask at {most:.6g} at most.")
+        claim = "does not say its level" if act.level is None else f"asks at the level {act.level:.6g}"
+        raise UserError(f"a look at test set {act.test_sha256[:12]} {claim}, and may ask at {most:.6g} at most.")
 
 
 def _first(looks: Iterable[Look]) -> dict[tuple[object, ...], Look]:

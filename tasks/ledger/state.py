@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tasks.ledger.doubt import Doubt, Grounds
 from tasks.ledger.entry import (
     Approval,
+    DvcFile,
     Entry,
     Erasure,
     Genesis,
-    Kept,
     Lift,
     Opened,
     Override,
@@ -25,7 +24,8 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.facts import BEGINNING, Champion, Look, Move, Said, Voice, Waiting, what_of
+from tasks.ledger.facts import BEGINNING, Champion, Look, Move, RequestState, SignedEntry, VerifiedStatement, what_of
+from tasks.ledger.key_compromise import Grounds, KeyCompromise
 from tasks.ledger.policy import Change, EnrolMachine, Policy, SetThresholds, changed, signers
 
 
@@ -52,11 +52,11 @@ class State:
     opened: dict[int, Opened] = field(default_factory=dict[int, Opened])
     erased: dict[int, Look] = field(default_factory=dict[int, Look])
     """Erasure -> the look whose list of examples is gone."""
-    requests: dict[int, Waiting] = field(default_factory=dict[int, Waiting])
+    requests: dict[int, RequestState] = field(default_factory=dict[int, RequestState])
     promotions: dict[int, Champion] = field(default_factory=dict[int, Champion])
     moves: dict[str, list[Move]] = field(default_factory=dict[str, list[Move]])
     """Model -> its promotions and rollbacks, oldest first."""
-    rejected: dict[tuple[str, str, str], Said] = field(default_factory=dict[tuple[str, str, str], Said])
+    rejected: dict[tuple[str, str, str], SignedEntry] = field(default_factory=dict[tuple[str, str, str], SignedEntry])
     """(model, prompt, weights) -> the rejection that holds."""
     rejections: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
     rejected_runs: dict[int, str] = field(default_factory=dict[int, str])
@@ -74,7 +74,7 @@ class State:
         """The entry of the promotion that is served now; 0 is the beginning."""
         return self.moves[model][-1].champion if self.moves.get(model) else BEGINNING
 
-    def request(self, run: str) -> Waiting | None:
+    def request(self, run: str) -> RequestState | None:
         """The latest request of a run."""
         return next((each for each in reversed(self.requests.values()) if each.act.run == run), None)
 
@@ -93,13 +93,13 @@ class State:
         """The first entry that opened this test set; 0: it is closed."""
         return next((n for n, act in self.opened.items() if act.test_sha256 == test_sha256), 0)
 
-    def erasure_of(self, test_sha256: str, examples: Kept) -> int:
+    def erasure_of(self, test_sha256: str, examples: DvcFile) -> int:
         """The entry that erased the list of this test set, or of the same examples; 0: none did."""
         gone = ((n, look.act) for n, look in self.erased.items())
         same = (n for n, act in gone if act.test_sha256 == test_sha256 or act.examples.sha256 == examples.sha256)
         return next(same, 0)
 
-    def rejection_of(self, request: Request) -> Said | None:
+    def rejection_of(self, request: Request) -> SignedEntry | None:
         return self.rejected.get((request.model, *request.content.pair))
 
     def withdrawn(self, champion: int) -> Move | None:
@@ -115,19 +115,19 @@ class State:
         made = self.promotions.get(champion)
         return self.requests[made.request].act if made is not None else None
 
-    def doubtful(self) -> dict[int, Doubt]:
-        """Entry -> why it is doubtful (see doubt.py)."""
+    def doubtful(self) -> dict[int, KeyCompromise]:
+        """Entry -> why it is doubtful (see key_compromise.py)."""
         return self.grounds.doubtful(self.policy.compromised)
 
     # -- one entry more ------------------------------------------------------------------------
-    def apply(self, entry: Entry, voice: Voice | None, machine: str) -> None:
+    def apply(self, entry: Entry, verified_statement: VerifiedStatement | None, machine: str) -> None:
         """Take in an entry that `authorise` let stand."""
-        self.grounds.take_in(self, entry, voice, machine)
+        self.grounds.take_in(self, entry, verified_statement, machine)
         self.number, self.head, self.time = entry.number, entry.id, entry.time
         self.ids[entry.number] = entry.id
-        said = Said(entry.number, entry.time, voice) if voice else None
-        if voice is not None:
-            self.statements[voice.statement.id] = entry.number
+        signed = SignedEntry(entry.number, entry.time, verified_statement) if verified_statement else None
+        if verified_statement is not None:
+            self.statements[verified_statement.statement.id] = entry.number
         match entry.act:
             case Genesis(machine=public):
                 self.genesis, self.restarts, self.since = entry.id, entry.act.restarts, entry.number
@@ -144,25 +144,25 @@ class State:
             case Erasure() as act:
                 self.erased[entry.number] = self.looks[act.registration]
             case Request() as act:
-                self.requests[entry.number] = Waiting(entry.number, entry.id, entry.time, act, voice)
+                self.requests[entry.number] = RequestState(entry.number, entry.id, entry.time, act, verified_statement)
             case Approval(request=request):
-                assert said
-                self.requests[request].approvals.append(said)
+                assert signed
+                self.requests[request].approvals.append(signed)
             case Override(request=request):
-                assert said
-                self.requests[request].overrides.append(said)
+                assert signed
+                self.requests[request].overrides.append(signed)
             case Rejection(request=request):
-                assert said
+                assert signed
                 rejected = self.requests[request].act
                 pair = (rejected.model, *rejected.content.pair)
-                self.rejected[pair], self.rejections[entry.number] = said, pair
+                self.rejected[pair], self.rejections[entry.number] = signed, pair
                 self.rejected_runs[entry.number] = rejected.run
             case Lift(rejection=number):
                 self.rejected.pop(self.rejections[number], None)
             case Promotion() as act:
                 self._promote(entry, act)
             case Rollback() as act:
-                self._move(Move(entry.number, entry.time, act.model, act.to, said))
+                self._move(Move(entry.number, entry.time, act.model, act.to, signed))
             case _:
                 pass
 
@@ -184,24 +184,24 @@ class State:
             self.change(SetThresholds(model=act.model, settings=act.settings))
 
     def _promote(self, entry: Entry, act: Promotion) -> None:
-        waiting = self.requests[act.request]
-        approvals = tuple(said for said in waiting.approvals if said.number in act.approvals)
+        request = self.requests[act.request]
+        approvals = tuple(approval for approval in request.approvals if approval.number in act.approvals)
         self.promotions[entry.number] = Champion(
             entry.number,
             entry.id,
             entry.time,
             act.model,
-            waiting.act.run,
-            waiting.act.revision,
+            request.act.run,
+            request.act.revision,
             act.before,
             approvals,
-            tuple(waiting.overrides),
-            own_run=waiting.starter_name in {said.person for said in approvals},
+            tuple(request.overrides),
+            own_run=request.starter_name in {approval.person for approval in approvals},
             request=act.request,
             smoke=act.smoke,
         )
-        waiting.approvals.clear()
-        waiting.promoted.append(entry.number)
+        request.approvals.clear()
+        request.promoted.append(entry.number)
         self._move(Move(entry.number, entry.time, act.model, entry.number))
 
     def _move(self, move: Move) -> None:

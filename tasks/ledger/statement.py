@@ -137,8 +137,8 @@ def made_elsewhere(signature: Path) -> Signed:
     for file in (signature, document):
         if not file.exists():
             raise UserError(f"{file} does not exist. Sign the file that --print wrote, and name its .sig file.")
-    said = parse(document.read_bytes(), str(document))
-    return Signed(statement=said, signature=signature.read_text(encoding="ascii", errors="replace"))
+    made = parse(document.read_bytes(), str(document))
+    return Signed(statement=made, signature=signature.read_text(encoding="ascii", errors="replace"))
 
 
 def parse(content: bytes, where: str) -> Statement:

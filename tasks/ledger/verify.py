@@ -1,4 +1,4 @@
-"""Judge a chain from Git, entry by entry, and say what it amounts to.
+"""Check a chain from Git, entry by entry, and say what it amounts to.
 
 The hashes of the chain are checked whenever it is read, because that costs little. Its signatures
 cost 5 ms each, so those that this clone has verified before are not verified again, unless somebody
@@ -17,52 +17,52 @@ from tasks.ledger import chain, keys, statement
 from tasks.ledger.authorise import Proposal, authorise
 from tasks.ledger.chain import Stored
 from tasks.ledger.entry import Act, Genesis, Override, PolicyChange, Promotion, Registration, Request
-from tasks.ledger.facts import Voice
+from tasks.ledger.facts import VerifiedStatement
 from tasks.ledger.objects import Damaged, sha256
 from tasks.ledger.policy import Change, Enrol, EnrolMachine, signer_line
 from tasks.ledger.state import State
 
-Said = Callable[[str], None]
+OnEntry = Callable[[str], None]
 
 
-def replay(stored: Iterable[Stored], known: int = 0, said: Said = lambda _: None) -> State:
-    """Judge every entry by the state before it. Raises Damaged, naming the first that is wrong."""
+def replay(entries: Iterable[Stored], known: int = 0, on_entry: OnEntry = lambda _: None) -> State:
+    """Check every entry by the state before it. Raises Damaged, naming the first that is wrong."""
     state = State()
-    for each in stored:
+    for stored in entries:
         try:
-            skip = each.entry.number <= known and not isinstance(each.entry.act, Genesis | PolicyChange)
-            machine, voice = judge(state, each, verified=skip)
+            skip = stored.entry.number <= known and not isinstance(stored.entry.act, Genesis | PolicyChange)
+            machine, verified_statement = check_entry(state, stored, verified=skip)
         except Damaged:
             raise
         except UserError as error:
-            raise Damaged(f"{each.where} must not stand in the ledger: {error}") from None
-        state.apply(each.entry, voice, machine)
-        said(each.where)
+            raise Damaged(f"{stored.where} must not stand in the ledger: {error}") from None
+        state.apply(stored.entry, verified_statement, machine)
+        on_entry(stored.where)
     return state
 
 
-def signed(before: State, each: Stored) -> tuple[str, Voice | None]:
+def signed(before: State, stored: Stored) -> tuple[str, VerifiedStatement | None]:
     """Verify an entry's signatures, by the people and machines as they stood before it. Returns the
     machine's key and the verified statement. Raises Damaged."""
-    return _machine(before, each), _voice(before, each)
+    return _machine(before, stored), _verified_statement(before, stored)
 
 
-def judge(state: State, each: Stored, verified: bool = False) -> tuple[str, Voice | None]:
-    """Judge an entry by the state before it; `verified`: but for its signatures. Returns the key of
+def check_entry(state: State, stored: Stored, verified: bool = False) -> tuple[str, VerifiedStatement | None]:
+    """Check an entry by the state before it; `verified`: but for its signatures. Returns the key of
     its machine and its statement."""
-    entry, act = each.entry, each.entry.act
-    machine = _machine(state, each, verified)
-    voice = _voice(state, each, verified)
-    authorise(state, Proposal(act, entry.time, machine, voice))
-    _assert_parents(state, each)
+    entry, act = stored.entry, stored.entry.act
+    machine = _machine(state, stored, verified)
+    verified_statement = _verified_statement(state, stored, verified)
+    authorise(state, Proposal(act, entry.time, machine, verified_statement))
+    _assert_parents(state, stored)
     if isinstance(act, Promotion):
-        there = sha256(each.files[chain.WEIGHTS]) if chain.WEIGHTS in each.files else None
+        there = sha256(stored.files[chain.WEIGHTS]) if chain.WEIGHTS in stored.files else None
         if there != act.weights_signature:
-            raise Damaged(f"{each.where}: {chain.WEIGHTS} is not the signature that the promotion names.")
+            raise Damaged(f"{stored.where}: {chain.WEIGHTS} is not the signature that the promotion names.")
     for file, content in rules_after(state, act, entry.machine).items():
-        if each.files.get(file) != content:
-            raise Damaged(f"{each.where}: {file} is not what the entries up to it make of it.")
-    return machine, voice
+        if stored.files.get(file) != content:
+            raise Damaged(f"{stored.where}: {file} is not what the entries up to it make of it.")
+    return machine, verified_statement
 
 
 def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
@@ -77,26 +77,26 @@ def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
     return {chain.POLICY: after.policy_yaml, chain.SIGNERS: after.signers}
 
 
-def _machine(state: State, each: Stored, verified: bool = False) -> str:
+def _machine(state: State, stored: Stored, verified: bool = False) -> str:
     """The key that signed the commit; it must be that of the machine that the entry names."""
-    signature, name = each.commit.signature, each.entry.machine
+    signature, name = stored.commit.signature, stored.entry.machine
     if signature is None:
-        raise Damaged(f"{each.where} is not signed.")
-    public = _named(each, signature)
+        raise Damaged(f"{stored.where} is not signed.")
+    public = _signer_key(stored, signature)
     key = keys.fingerprint(public)
-    introduced = _introduced(each.entry.act, name)
-    enrolled = None if isinstance(each.entry.act, Genesis) else state.policy.machines.get(name)
-    expected = enrolled or (keys.fingerprint(introduced) if introduced else None)
+    new_key = _new_machine_key(stored.entry.act, name)
+    enrolled = None if isinstance(stored.entry.act, Genesis) else state.policy.machines.get(name)
+    expected = enrolled or (keys.fingerprint(new_key) if new_key else None)
     if expected != key:
-        raise Damaged(f"{each.where} is signed with key {key}, which is not enrolled for machine {name}.")
+        raise Damaged(f"{stored.where} is signed with key {key}, which is not enrolled for machine {name}.")
     if not verified:
         line = signer_line(EnrolMachine(name=name, key=public))
-        if not keys.verifies(each.commit.signed, signature, line, name, keys.COMMIT):
-            raise Damaged(f"{each.where}: its signature does not fit: it was altered after {name} signed it.")
+        if not keys.verifies(stored.commit.signed, signature, line, name, keys.COMMIT):
+            raise Damaged(f"{stored.where}: its signature does not fit: it was altered after {name} signed it.")
     return key
 
 
-def _introduced(act: object, name: str) -> str | None:
+def _new_machine_key(act: object, name: str) -> str | None:
     """The key of a machine that its own first entry brings along."""
     if isinstance(act, Genesis):
         return act.machine
@@ -104,25 +104,27 @@ def _introduced(act: object, name: str) -> str | None:
     return change.key if isinstance(change, EnrolMachine) and change.name == name else None
 
 
-def _voice(state: State, each: Stored, verified: bool = False) -> Voice | None:
+def _verified_statement(state: State, stored: Stored, verified: bool = False) -> VerifiedStatement | None:
     """The statement of an entry, after its signature was verified."""
-    content, armored = each.files.get(chain.STATEMENT), each.files.get(chain.SIGNATURE)
+    content, armored = stored.files.get(chain.STATEMENT), stored.files.get(chain.SIGNATURE)
     if content is None and armored is None:
         return None
     if content is None or armored is None:
-        raise Damaged(f"{each.where} holds a statement without a signature, or a signature without a statement.")
-    made = statement.parse(content, each.where)
-    change = each.entry.act.change if isinstance(each.entry.act, PolicyChange) else None
+        raise Damaged(f"{stored.where} holds a statement without a signature, or a signature without a statement.")
+    made = statement.parse(content, stored.where)
+    change = stored.entry.act.change if isinstance(stored.entry.act, PolicyChange) else None
     signature = armored.decode("ascii", "replace")
-    public = _named(each, signature)
+    public = _signer_key(stored, signature)
     person = holder(state, public, change)
     if person is None:
-        raise Damaged(f"{each.where}: its statement is signed with key {keys.fingerprint(public)}, which is nobody's.")
+        raise Damaged(
+            f"{stored.where}: its statement is signed with key {keys.fingerprint(public)}, which is nobody's."
+        )
     if not verified:
         line = signer_line(Enrol(name=person, roles=["author"], key=public))
         if not keys.verifies(content, signature, line, person, keys.ACT):
-            raise Damaged(f"{each.where}: the signature of {person} does not fit the statement.")
-    return Voice(person, keys.fingerprint(public), made)
+            raise Damaged(f"{stored.where}: the signature of {person} does not fit the statement.")
+    return VerifiedStatement(person, keys.fingerprint(public), made)
 
 
 def holder(state: State, public: str, change: Change | None) -> str | None:
@@ -133,7 +135,7 @@ def holder(state: State, public: str, change: Change | None) -> str | None:
     return known
 
 
-def voice(state: State, signed: statement.Signed, change: Change | None = None) -> Voice:
+def verified_statement(state: State, signed: statement.Signed, change: Change | None = None) -> VerifiedStatement:
     """Verify a statement that is to be appended. Raises UserError when nobody's signature fits."""
     try:
         public = keys.signer(signed.signature)
@@ -150,27 +152,27 @@ def voice(state: State, signed: statement.Signed, change: Change | None = None) 
     line = signer_line(Enrol(name=person, roles=["author"], key=public))
     if not keys.verifies(content, signed.signature, line, person, keys.ACT):
         raise UserError(f"the signature of {person} does not fit the statement: one of the two was changed.")
-    return Voice(person, keys.fingerprint(public), signed.statement)
+    return VerifiedStatement(person, keys.fingerprint(public), signed.statement)
 
 
-def _named(each: Stored, signature: str) -> str:
+def _signer_key(stored: Stored, signature: str) -> str:
     try:
         return keys.signer(signature)
     except ValueError as error:
-        raise Damaged(f"{each.where}: {error}.") from None
+        raise Damaged(f"{stored.where}: {error}.") from None
 
 
-def _assert_parents(state: State, each: Stored) -> None:
+def _assert_parents(state: State, stored: Stored) -> None:
     """The entry before, and the run's revision that the entry is about, so that Git keeps it."""
-    act, parents = each.entry.act, list(each.commit.parents)
+    act, parents = stored.entry.act, list(stored.commit.parents)
     if isinstance(act, Genesis):
         if len(parents) != (act.restarts is not None):
-            raise Damaged(f"{each.where} is a genesis, and its parents do not fit what it says it continues.")
-    elif parents[1:] != carried(state, act):
-        raise Damaged(f"{each.where} does not carry the revision of the run that it is about, or another one.")
+            raise Damaged(f"{stored.where} is a genesis, and its parents do not fit what it says it continues.")
+    elif parents[1:] != carried_revisions(state, act):
+        raise Damaged(f"{stored.where} does not carry the revision of the run that it is about, or another one.")
 
 
-def carried(state: State, act: Act) -> list[str]:
+def carried_revisions(state: State, act: Act) -> list[str]:
     """The revisions that the commit of an entry keeps. Uncommitted edits go along only once an
     owner has taken the responsibility for them."""
     if isinstance(act, Request) and act.edits_sha256 is None:

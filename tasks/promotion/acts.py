@@ -26,6 +26,7 @@ from rft.reports import Decision
 from rft.reports.base import Report
 from tasks.display import tracking
 from tasks.ledger import authorise, book, keys, remote, statement, verify
+from tasks.ledger.approval_status import ApprovalStatus
 from tasks.ledger.authorise import Proposal
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import (
@@ -40,10 +41,9 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.facts import Champion, Said, Voice, Waiting
+from tasks.ledger.facts import Champion, RequestState, SignedEntry, VerifiedStatement
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import Enrol, Policy, name_from
-from tasks.ledger.standing import Standing
 from tasks.ledger.state import State
 from tasks.ledger.statement import Signed, Statement
 from tasks.promotion import agents, content, preflight, projections, registration, sharing
@@ -55,7 +55,7 @@ from tasks.runs.records import RunRecord
 
 C = TypeVar("C", bound=Report)
 T = TypeVar("T")
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 _START_DAYS = 60.0
 """How long the statement of a run's start is valid: the request comes at its end."""
 
@@ -73,16 +73,16 @@ class Signer:
 class Outcome:
     """What an approval came to."""
 
-    waiting: Waiting
+    request: RequestState
     promoted: Champion | None
     """None: it waits for more approvals."""
-    standing: Standing
+    approval_status: ApprovalStatus
     problems: tuple[str, ...] = ()
     """Of what shows the champion; the promotion stands all the same."""
 
 
 # -- requests --------------------------------------------------------------------------------------
-def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
+def request_promotion(clone: Clone, record: RunRecord, report_line: ReportLine = print) -> RequestState:
     """Ask for the promotion of a run. The same run is asked for once.
 
     Raises UserError when the gate did not decide `promote`, or a person rejected this prompt and
@@ -96,22 +96,22 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
     if at.report(Decision) is None:
         why = f"{record.state}{': ' + record.message if record.message else ''}"
         raise UserError(f"run {record.name} came to no decision ({why}). There is nothing to decide on.")
-    began = origin.of(at, record.name)
-    look = registration.of(at, record.name)
-    asked, hashes = content.of(at, record.name)
+    began = origin.from_revision(at, record.name)
+    look = registration.entry_number(at, record.name)
+    asked, hashes = content.from_revision(at, record.name)
     if began.edits_sha256 is not None and not record.dirty:
         left = ", ".join(began.edited[:5])
-        said(
+        report_line(
             f"[ledger] run {record.name} holds files that its commit does not ({left}): they count as uncommitted "
             "code. If a stage wrote them, list them in .gitignore"
         )
 
-    if remote.shared(clone).remote and book.latest(clone, said).state.request(record.name) is None:
+    if remote.shared(clone).remote and book.latest(clone, report_line).state.request(record.name) is None:
         transfer.push(clone, at.commit)  # minutes, perhaps: before the ledger is held
 
-    registration.assert_fits(book.read(clone, said=said).state, look, at, record.name)
+    registration.assert_fits(book.read(clone, report_line=report_line).state, look, at, record.name)
 
-    def act(ledger: Ledger) -> Waiting:
+    def act(ledger: Ledger) -> RequestState:
         if (known := ledger.state.request(record.name)) is not None:
             return known
         ledger.begin()
@@ -130,60 +130,60 @@ def request(clone: Clone, record: RunRecord, said: Say = print) -> Waiting:
             started_by=statement.text(began.started_by),
             expires=statement.later(book.now(ledger), days=rules.request_days),
         )
-        entry = ledger.append(made, _start(ledger, made, began.start, said))
+        entry = ledger.append(made, _start(ledger, made, began.start, report_line))
         return ledger.state.requests[entry.number]
 
-    return _acting(clone, act, said)
+    return _acting(clone, act, report_line)
 
 
-def _start(ledger: Ledger, made: Request, start: dict[str, Any] | None, said: Say) -> Signed | None:
+def _start(ledger: Ledger, made: Request, start: dict[str, Any] | None, report_line: ReportLine) -> Signed | None:
     """The statement of who started the run, if it still counts. Where their key was removed since,
     or the ledger restarted, the starter is unknown, and the run is not lost."""
     if start is None:
         return None
     try:
         signed = Signed.model_validate(start)
-        _would_stand(ledger, made, verify.voice(ledger.state, signed))
+        _would_stand(ledger, made, verify.verified_statement(ledger.state, signed))
     except (UserError, ValidationError) as error:
         _would_stand(ledger, made)  # raises where it is the request that is refused
-        said(f"[ledger] who started run {made.run} is unknown ({error}): it needs one approver more")
+        report_line(f"[ledger] who started run {made.run} is unknown ({error}): it needs one approver more")
         return None
     return signed
 
 
-def start(clone: Clone, model: str, record: RunRecord, said: Say = print) -> dict[str, Any] | None:
+def start(clone: Clone, model: str, record: RunRecord, report_line: ReportLine = print) -> dict[str, Any] | None:
     """Sign the start of a run, where four eyes are the rule. None where they are not, or where no
     enrolled key is at hand: then nobody knows who started it, and one approver more is needed."""
-    ledger = book.read(clone, said=said)
+    ledger = book.read(clone, report_line=report_line)
     if not ledger.state.policy.rules_of(model).four_eyes:
         return None
     try:
         key = keys.person(clone)
         if verify.holder(ledger.state, key.public, None) is None:
             raise UserError(f"key {key.fingerprint} is not enrolled")
-        words = ledger.statement("start", "started a run", days=_START_DAYS, model=model, run=record.key)
-        return statement.sign(key, words).model_dump(mode="json")
+        to_sign = ledger.statement("start", "started a run", days=_START_DAYS, model=model, run=record.key)
+        return statement.sign(key, to_sign).model_dump(mode="json")
     except RftError as error:
-        said(
+        report_line(
             f"[ledger] four eyes are the rule, and who starts this run is unknown ({error}): it needs one approver more"
         )
         return None
 
 
-def assert_known(clone: Clone, run: str, said: Say = print) -> None:
+def assert_known(clone: Clone, run: str, report_line: ReportLine = print) -> None:
     """Raises UserError for a run that neither this clone nor its ledger knows. To be told before
     anybody is asked for a key."""
     names = [record.name for record in records.load_all(clone)]
     if not any(run in name for name in names):
-        names += [waiting.act.run for waiting in book.latest(clone, said).state.requests.values()]
+        names += [request.act.run for request in book.latest(clone, report_line).state.requests.values()]
         if not any(run in name for name in names):
             records.pick(names, run)
 
 
-def find(ledger: Ledger, run: str) -> Waiting:
+def find(ledger: Ledger, run: str) -> RequestState:
     """Find a request by its run's name, or by any part of it that only one run has; where there is
     none, ask for the promotion of this clone's run."""
-    names = list(dict.fromkeys(waiting.act.run for waiting in ledger.state.requests.values()))
+    names = list(dict.fromkeys(request.act.run for request in ledger.state.requests.values()))
     hits = [name for name in names if name == run] or [name for name in names if run in name]
     if len(hits) > 1:
         raise UserError(f"{run!r} could be any of {', '.join(hits)}. Write more of the name.")
@@ -196,62 +196,64 @@ def find(ledger: Ledger, run: str) -> Waiting:
 
 # -- approve ---------------------------------------------------------------------------------------
 def approve(
-    clone: Clone, run: str, signer: Signer, why: str, override_dirty: bool = False, said: Say = print
+    clone: Clone, run: str, signer: Signer, why: str, override_dirty: bool = False, report_line: ReportLine = print
 ) -> Outcome:
     """Approve a run. Does not promote it: `promote` does, when the outcome says that enough have.
 
     Raises Refused when the ledger does not let it stand, UserError when the bytes are not those
     that were judged.
     """
-    asked = _checked(clone, run, said)
+    asked = _checked(clone, run, report_line)
 
     def act(ledger: Ledger) -> Outcome:
-        waiting = ledger.state.requests[asked.number]
-        if not _is_champion(ledger.state, waiting):
-            authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
-            _first_owner(ledger, signer, said)
-            is_dirty = waiting.act.edits_sha256 is not None
-            stands = authorise.overriding(ledger.state, waiting, book.now(ledger))
+        request = ledger.state.requests[asked.number]
+        if not _is_champion(ledger.state, request):
+            authorise.assert_approvable(ledger.state, request, book.now(ledger))
+            _first_owner(ledger, signer, report_line)
+            is_dirty = request.act.edits_sha256 is not None
+            stands = authorise.overriding(ledger.state, request, book.now(ledger))
             if override_dirty and is_dirty and not stands:
-                append(ledger, _override(waiting), _words(ledger, waiting, "override", why), signer)
-            if _who(ledger.state, signer) not in _counting(ledger, waiting):
-                append(ledger, _approval(waiting), _words(ledger, waiting, "approve", why), signer)
-        return _outcome(ledger, waiting)
+                append(ledger, _override(request), _statement(ledger, request, "override", why), signer)
+            if _who(ledger.state, signer) not in _counting(ledger, request):
+                append(ledger, _approval(request), _statement(ledger, request, "approve", why), signer)
+        return _outcome(ledger, request)
 
-    outcome = _acting(clone, act, said)
+    outcome = _acting(clone, act, report_line)
     # it is the champion already: what could not show that may answer now
-    return outcome if outcome.promoted is None else replace(outcome, problems=_shown(clone, said))
+    return outcome if outcome.promoted is None else replace(outcome, problems=_shown(clone, report_line))
 
 
-def wanted(clone: Clone, run: str, why: str, override_dirty: bool = False, said: Say = print) -> Statement:
+def wanted(
+    clone: Clone, run: str, why: str, override_dirty: bool = False, report_line: ReportLine = print
+) -> Statement:
     """The statement that somebody is to sign elsewhere: an approval, or the override alone."""
-    asked = _checked(clone, run, said)
+    asked = _checked(clone, run, report_line)
 
     def act(ledger: Ledger) -> Statement:
-        waiting = ledger.state.requests[asked.number]
-        authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
+        request = ledger.state.requests[asked.number]
+        authorise.assert_approvable(ledger.state, request, book.now(ledger))
         _assert_somebody(ledger, run)
-        return _words(ledger, waiting, "override" if override_dirty else "approve", why)
+        return _statement(ledger, request, "override" if override_dirty else "approve", why)
 
-    return _acting(clone, act, said)
+    return _acting(clone, act, report_line)
 
 
-def submit(clone: Clone, run: str, signed: Signed, said: Say = print) -> Outcome:
+def submit(clone: Clone, run: str, signed: Signed, report_line: ReportLine = print) -> Outcome:
     """Take in an approval or an override that was signed elsewhere."""
-    asked = _checked(clone, run, said)
+    asked = _checked(clone, run, report_line)
 
     def act(ledger: Ledger) -> Outcome:
-        waiting = ledger.state.requests[asked.number]
+        request = ledger.state.requests[asked.number]
         _assert_somebody(ledger, run)
         if signed.statement.id in ledger.state.statements:  # it was taken in, and what came next was cut off
-            return _outcome(ledger, waiting)
+            return _outcome(ledger, request)
         made = {"approve": _approval, "override": _override}.get(signed.statement.act)
         if made is None:
             raise UserError(f"the statement is to {signed.statement.act}, and this takes one to approve or override.")
-        ledger.append(made(waiting), signed)
-        return _outcome(ledger, waiting)
+        ledger.append(made(request), signed)
+        return _outcome(ledger, request)
 
-    return _acting(clone, act, said)
+    return _acting(clone, act, report_line)
 
 
 def _assert_somebody(ledger: Ledger, run: str) -> None:
@@ -260,162 +262,162 @@ def _assert_somebody(ledger: Ledger, run: str) -> None:
         raise UserError(f"nobody is enrolled yet: the first to decide is, with a key that signs here: {here}")
 
 
-def _outcome(ledger: Ledger, waiting: Waiting) -> Outcome:
-    standing = authorise.standing(ledger.state, waiting, book.now(ledger))
-    is_champion = _is_champion(ledger.state, waiting)
-    return Outcome(waiting, ledger.state.promotions[waiting.promoted[-1]] if is_champion else None, standing)
+def _outcome(ledger: Ledger, request: RequestState) -> Outcome:
+    approval_status = authorise.approval_status(ledger.state, request, book.now(ledger))
+    is_champion = _is_champion(ledger.state, request)
+    return Outcome(request, ledger.state.promotions[request.promoted[-1]] if is_champion else None, approval_status)
 
 
-def _approval(waiting: Waiting) -> Act:
-    return Approval(model=waiting.act.model, request=waiting.number)
+def _approval(request: RequestState) -> Act:
+    return Approval(model=request.act.model, request=request.number)
 
 
-def _override(waiting: Waiting) -> Act:
-    return Override(model=waiting.act.model, request=waiting.number)
+def _override(request: RequestState) -> Act:
+    return Override(model=request.act.model, request=request.number)
 
 
-def _words(ledger: Ledger, waiting: Waiting, act: str, why: str) -> Statement:
-    days = ledger.state.policy.rules_of(waiting.act.model).approval_days
+def _statement(ledger: Ledger, request: RequestState, act: str, why: str) -> Statement:
+    days = ledger.state.policy.rules_of(request.act.model).approval_days
     more: dict[str, Any] = {"overrides": ["dirty"]} if act == "override" else {}
-    about = {"model": waiting.act.model, "request": waiting.id, "content": waiting.act.content}
+    about = {"model": request.act.model, "request": request.id, "content": request.act.content}
     return ledger.statement(act, why, days, **about, **more)
 
 
-def _counting(ledger: Ledger, waiting: Waiting) -> set[str]:
-    return {said.person for said in authorise.counting(ledger.state, waiting, book.now(ledger))}
+def _counting(ledger: Ledger, request: RequestState) -> set[str]:
+    return {approval.person for approval in authorise.counting(ledger.state, request, book.now(ledger))}
 
 
-def _asked(clone: Clone, run: str, said: Say) -> Waiting:
+def _asked(clone: Clone, run: str, report_line: ReportLine) -> RequestState:
     """Find a request. One that could not be made at the end of the run is made now, where the run
     is."""
-    ledger = book.latest(clone, said)
-    asked = {waiting.act.run for waiting in ledger.state.requests.values()}
+    ledger = book.latest(clone, report_line)
+    asked = {request.act.run for request in ledger.state.requests.values()}
     if run not in asked:
         every = records.load_all(clone)
         mine = [record for record in every if record.name == run]
         if not mine and not any(run in name for name in asked):
             mine = [record for record in every if run in record.name]
         if len(mine) == 1:
-            return request(clone, mine[0], said)
+            return request_promotion(clone, mine[0], report_line)
     return find(ledger, run)
 
 
-def _checked(clone: Clone, run: str, said: Say) -> Waiting:
+def _checked(clone: Clone, run: str, report_line: ReportLine) -> RequestState:
     """Find a request, and compare its bytes. Before the ledger is held: they may be gigabytes that
     are to be fetched, and what a request is about is the same ever after."""
-    waiting = _asked(clone, run, said)
-    ledger = book.read(clone, said=said)
-    if not _is_champion(ledger.state, ledger.state.requests[waiting.number]):
-        authorise.assert_approvable(ledger.state, waiting, book.now(ledger))
-        _assert_bytes(ledger, waiting)
-    return waiting
+    request = _asked(clone, run, report_line)
+    ledger = book.read(clone, report_line=report_line)
+    if not _is_champion(ledger.state, ledger.state.requests[request.number]):
+        authorise.assert_approvable(ledger.state, request, book.now(ledger))
+        _assert_bytes(ledger, request)
+    return request
 
 
-def _assert_bytes(ledger: Ledger, waiting: Waiting) -> None:
+def _assert_bytes(ledger: Ledger, request: RequestState) -> None:
     clone = ledger.clone
-    at = Revision(clone, waiting.act.revision)
+    at = Revision(clone, request.act.revision)
     know_secrets(at)
     if not at.exists():
         raise UserError(
-            f"run {waiting.act.run} ran uncommitted code, so its revision {at.commit[:10]} lies only in the clone that "
+            f"run {request.act.run} ran uncommitted code, so its revision {at.commit[:10]} lies only in the clone that "
             "ran it, until an owner overrides for it there. Approve it in that clone."
         )
-    sharing.fetch(at, waiting, ledger.stored[waiting.number - 1].entry.machine)
-    agents.assert_same(at, waiting)
-    registration.assert_fits(ledger.state, waiting.act.registration, at, waiting.act.run)
+    sharing.fetch(at, request, ledger.stored[request.number - 1].entry.machine)
+    agents.assert_same(at, request)
+    registration.assert_fits(ledger.state, request.act.registration, at, request.act.run)
 
 
-def promote(clone: Clone, run: str, said: Say = print) -> Outcome:
+def promote(clone: Clone, run: str, report_line: ReportLine = print) -> Outcome:
     """Make a run the champion, if enough people have approved. What takes long (the smoke test)
     happens before the ledger is held."""
-    ledger = book.read(clone, said=said)
-    waiting = find(ledger, run)
-    number, now = waiting.number, book.now(ledger)
-    standing = authorise.standing(ledger.state, waiting, now)
-    if _is_champion(ledger.state, waiting):
-        return _done(clone, waiting, standing, said)
-    if not standing.is_enough:
-        return Outcome(waiting, None, standing)
-    _would_stand(ledger, _promotion(ledger.state, waiting, now, Checked("", None)))
-    _assert_bytes(ledger, waiting)
-    checked = preflight.check(agents.find(clone, waiting.act.run), keys.machine(clone), said)
+    ledger = book.read(clone, report_line=report_line)
+    request = find(ledger, run)
+    number, now = request.number, book.now(ledger)
+    approval_status = authorise.approval_status(ledger.state, request, now)
+    if _is_champion(ledger.state, request):
+        return _done(clone, request, approval_status, report_line)
+    if not approval_status.is_enough:
+        return Outcome(request, None, approval_status)
+    _would_stand(ledger, _promotion(ledger.state, request, now, Checked("", None)))
+    _assert_bytes(ledger, request)
+    checked = preflight.check(agents.find(clone, request.act.run), keys.machine(clone), report_line)
 
-    def act(ledger: Ledger) -> Waiting:
-        waiting = ledger.state.requests[number]
-        if not _is_champion(ledger.state, waiting):
-            made = _promotion(ledger.state, waiting, book.now(ledger), checked)
+    def act(ledger: Ledger) -> RequestState:
+        request = ledger.state.requests[number]
+        if not _is_champion(ledger.state, request):
+            made = _promotion(ledger.state, request, book.now(ledger), checked)
             ledger.append(made, files=checked.files)
-        return waiting
+        return request
 
-    return _done(clone, _acting(clone, act, said), standing, said)
+    return _done(clone, _acting(clone, act, report_line), approval_status, report_line)
 
 
-def _promotion(state: State, waiting: Waiting, now: str, checked: Checked) -> Promotion:
-    counted = authorise.counting(state, waiting, now)
+def _promotion(state: State, request: RequestState, now: str, checked: Checked) -> Promotion:
+    counted = authorise.counting(state, request, now)
     return Promotion(
-        model=waiting.act.model,
-        request=waiting.number,
+        model=request.act.model,
+        request=request.number,
         approvals=[each.number for each in counted],
-        before=state.champion(waiting.act.model),
+        before=state.champion(request.act.model),
         weights_signature=checked.signature_sha256,
         smoke=checked.smoke,
     )
 
 
-def _done(clone: Clone, waiting: Waiting, standing: Standing, said: Say) -> Outcome:
-    problems = _shown(clone, said)
-    ledger = book.read(clone, said=said)
-    waiting = ledger.state.requests[waiting.number]
-    made = ledger.state.promotions[waiting.promoted[-1]] if waiting.promoted else None
-    return Outcome(waiting, made, standing, problems)
+def _done(clone: Clone, request: RequestState, approval_status: ApprovalStatus, report_line: ReportLine) -> Outcome:
+    problems = _shown(clone, report_line)
+    ledger = book.read(clone, report_line=report_line)
+    request = ledger.state.requests[request.number]
+    made = ledger.state.promotions[request.promoted[-1]] if request.promoted else None
+    return Outcome(request, made, approval_status, problems)
 
 
-def _shown(clone: Clone, said: Say) -> tuple[str, ...]:
+def _shown(clone: Clone, report_line: ReportLine) -> tuple[str, ...]:
     """Show the champion everywhere. Returns what could not be."""
-    tracking.make_up(clone, said)  # the version in MLflow's registry is linked to the run
-    return tuple(projections.reconcile(clone, said))
+    tracking.make_up(clone, report_line)  # the version in MLflow's registry is linked to the run
+    return tuple(projections.reconcile(clone, report_line))
 
 
-def _is_champion(state: State, waiting: Waiting) -> bool:
-    return state.champion(waiting.act.model) in waiting.promoted
+def _is_champion(state: State, request: RequestState) -> bool:
+    return state.champion(request.act.model) in request.promoted
 
 
 # -- reject, lift, roll back -----------------------------------------------------------------------
-def reject(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) -> Said:
+def reject(clone: Clone, run: str, signer: Signer, why: str, report_line: ReportLine = print) -> SignedEntry:
     """Say no to what the gate would promote, whatever run brings it again."""
-    asked = _asked(clone, run, said)
+    asked = _asked(clone, run, report_line)
 
-    def act(ledger: Ledger) -> Said:
-        waiting = ledger.state.requests[asked.number]
-        know_secrets(Revision(clone, waiting.act.revision))
-        if _is_champion(ledger.state, waiting):
-            undo = f"To take it back: {undo_command(waiting.act.model)}"
-            raise UserError(f"run {waiting.act.run} is the champion of {waiting.act.model} already. {undo}")
-        _first_owner(ledger, signer, said)
-        no = Rejection(model=waiting.act.model, request=waiting.number)
-        append(ledger, no, _words(ledger, waiting, "reject", why), signer)
-        said_no = ledger.state.rejection_of(waiting.act)
-        assert said_no
-        return said_no
+    def act(ledger: Ledger) -> SignedEntry:
+        request = ledger.state.requests[asked.number]
+        know_secrets(Revision(clone, request.act.revision))
+        if _is_champion(ledger.state, request):
+            undo = f"To take it back: {undo_command(request.act.model)}"
+            raise UserError(f"run {request.act.run} is the champion of {request.act.model} already. {undo}")
+        _first_owner(ledger, signer, report_line)
+        no = Rejection(model=request.act.model, request=request.number)
+        append(ledger, no, _statement(ledger, request, "reject", why), signer)
+        rejection = ledger.state.rejection_of(request.act)
+        assert rejection
+        return rejection
 
-    return _acting(clone, act, said)
+    return _acting(clone, act, report_line)
 
 
-def lift(clone: Clone, run: str, signer: Signer, why: str, said: Say = print) -> Said:
+def lift(clone: Clone, run: str, signer: Signer, why: str, report_line: ReportLine = print) -> SignedEntry:
     """Take a rejection back. Returns the rejection that held."""
 
-    def act(ledger: Ledger) -> Said:
-        waiting = find(ledger, run)
-        know_secrets(Revision(clone, waiting.act.revision))
-        no = ledger.state.rejection_of(waiting.act)
+    def act(ledger: Ledger) -> SignedEntry:
+        request = find(ledger, run)
+        know_secrets(Revision(clone, request.act.revision))
+        no = ledger.state.rejection_of(request.act)
         if no is None:
-            raise UserError(f"what run {waiting.act.run} would promote is not rejected, so there is nothing to lift.")
-        about = {"pair": waiting.act.content.pair, "rejection": ledger.state.ids[no.number]}
-        words = ledger.statement("lift", why, model=waiting.act.model, **about)
-        append(ledger, Lift(model=waiting.act.model, rejection=no.number), words, signer)
+            raise UserError(f"what run {request.act.run} would promote is not rejected, so there is nothing to lift.")
+        about = {"pair": request.act.content.pair, "rejection": ledger.state.ids[no.number]}
+        to_sign = ledger.statement("lift", why, model=request.act.model, **about)
+        append(ledger, Lift(model=request.act.model, rejection=no.number), to_sign, signer)
         return no
 
-    return _acting(clone, act, said)
+    return _acting(clone, act, report_line)
 
 
 @dataclass(frozen=True)
@@ -433,7 +435,7 @@ class Returned:
     problems: tuple[str, ...] = ()
 
 
-def rollback(clone: Clone, model: str, signer: Signer, why: str, said: Say = print) -> Returned:
+def rollback(clone: Clone, model: str, signer: Signer, why: str, report_line: ReportLine = print) -> Returned:
     """Return to the champion before."""
 
     def act(ledger: Ledger) -> Returned:
@@ -443,15 +445,15 @@ def rollback(clone: Clone, model: str, signer: Signer, why: str, said: Say = pri
         if to is None:
             raise UserError(f"{model} is at its beginning, so there is no champion before it to return to.")
         know_secrets(Revision(clone, state.promotions[now].revision))
-        _first_owner(ledger, signer, said)
+        _first_owner(ledger, signer, report_line)
         about = {"champion": state.promotions[now].id, "to": state.promotions[to].id if to else None}
-        words = ledger.statement("rollback", why, model=model, **about)
-        append(ledger, Rollback(model=model, before=now, to=to), words, signer)
+        to_sign = ledger.statement("rollback", why, model=model, **about)
+        append(ledger, Rollback(model=model, before=now, to=to), to_sign, signer)
         move = state.moves[model][-1]
         return Returned(move.number, move.time, move.who, move.why, now, state.promotions.get(to))
 
-    back = _acting(clone, act, said)
-    return replace(back, problems=tuple(projections.reconcile(clone, said)))
+    back = _acting(clone, act, report_line)
+    return replace(back, problems=tuple(projections.reconcile(clone, report_line)))
 
 
 def assert_model(state: State, model: str) -> None:
@@ -486,7 +488,11 @@ def enrolled(kind: type[C], **facts: object) -> C:
 
 
 def change(
-    clone: Clone, made: Report | Callable[[Policy], Report], signer: Signer | None, why: str, said: Say = print
+    clone: Clone,
+    made: Report | Callable[[Policy], Report],
+    signer: Signer | None,
+    why: str,
+    report_line: ReportLine = print,
 ) -> Entry:
     """Change people, machines, rules or thresholds. `made` may be a function of the policy as it is
     then. `signer` None: thresholds, where nobody is enrolled yet who could sign."""
@@ -494,45 +500,45 @@ def change(
     def act(ledger: Ledger) -> Entry:
         know_secrets_here(clone)
         if signer is not None and not isinstance(made, Enrol):
-            _first_owner(ledger, signer, said)
+            _first_owner(ledger, signer, report_line)
         wanted = PolicyChange.model_validate({"change": made(ledger.state.policy) if callable(made) else made})
         if signer is None:
             return ledger.append(wanted)
         return append(ledger, wanted, ledger.statement("policy", why, change=wanted.change), signer)
 
-    return _acting(clone, act, said)
+    return _acting(clone, act, report_line)
 
 
-def _first_owner(ledger: Ledger, signer: Signer, said: Say) -> None:
+def _first_owner(ledger: Ledger, signer: Signer, report_line: ReportLine) -> None:
     """Who decides first is enrolled as owner: nobody was there before who could have done it."""
     ledger.begin()
     if ledger.state.had_owner:
         return
     enrol = Enrol(name=name_from(signer.name), roles=["owner"], key=signer.key.public)
-    words = ledger.statement("policy", "the first to decide", change=enrol)
-    append(ledger, PolicyChange(change=enrol), words, signer)
-    said(
+    to_sign = ledger.statement("policy", "the first to decide", change=enrol)
+    append(ledger, PolicyChange(change=enrol), to_sign, signer)
+    report_line(
         f"[ledger] {enrol.name} is the first to decide here and is enrolled as owner, with key "
         f"{signer.key.fingerprint}. To enrol others: {commands.command('people', 'add', '--help')}"
     )
 
 
 # -- small things ----------------------------------------------------------------------------------
-def _acting(clone: Clone, act: Callable[[Ledger], T], said: Say) -> T:
-    sharing.before_first_push(clone, said)  # minutes, perhaps: before the ledger is held
-    return book.acting(clone, act, said)
+def _acting(clone: Clone, act: Callable[[Ledger], T], report_line: ReportLine) -> T:
+    sharing.before_first_push(clone, report_line)  # minutes, perhaps: before the ledger is held
+    return book.acting(clone, act, report_line)
 
 
-def append(ledger: Ledger, act: Act, words: Statement, signer: Signer) -> Entry:
+def append(ledger: Ledger, act: Act, to_sign: Statement, signer: Signer) -> Entry:
     """Sign and append. What would be refused is refused before anybody touches their key."""
-    person = verify.holder(ledger.state, signer.key.public, words.change)
-    _would_stand(ledger, act, Voice(person or name_from(signer.name), signer.key.fingerprint, words))
-    return ledger.append(act, statement.sign(signer.key, words))
+    person = verify.holder(ledger.state, signer.key.public, to_sign.change)
+    _would_stand(ledger, act, VerifiedStatement(person or name_from(signer.name), signer.key.fingerprint, to_sign))
+    return ledger.append(act, statement.sign(signer.key, to_sign))
 
 
-def _would_stand(ledger: Ledger, act: Act, voice: Voice | None = None) -> None:
+def _would_stand(ledger: Ledger, act: Act, verified_statement: VerifiedStatement | None = None) -> None:
     machine = keys.machine(ledger.clone).fingerprint
-    authorise.authorise(ledger.state, Proposal(act, book.now(ledger), machine, voice))
+    authorise.authorise(ledger.state, Proposal(act, book.now(ledger), machine, verified_statement))
 
 
 def _who(state: State, signer: Signer) -> str | None:

@@ -23,11 +23,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rft import commands, reports, shelves
+from rft import commands, reports, stage_files
 from rft.errors import UserError, did_you_mean
 from rft.reports import Decision, PolicyReport
-from tasks.ledger import book, fate
-from tasks.ledger.facts import BEGINNING, Champion, Waiting
+from tasks.ledger import book, request_status
+from tasks.ledger.facts import BEGINNING, Champion, RequestState
 from tasks.ledger.state import State
 from tasks.ledger.statement import now
 from tasks.promotion import champions, content
@@ -39,8 +39,8 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
 from tasks.runs.records import RunRecord
 
-POLICY = str(shelves.folder("policy"))
-MEASURED = str(shelves.path(reports.BaselineReport))
+POLICY = str(stage_files.folder("policy"))
+MEASURED = str(stage_files.path(reports.BaselineReport))
 LAID_OUT = "agent-"
 """How the scratch folders of `laid_out` begin; whoever uses one holds the `lock` in it."""
 
@@ -63,8 +63,8 @@ class Agent:
     """It was rolled back, and not promoted again."""
 
     @property
-    def words(self) -> str:
-        return f"run {self.run}" if self.version is None else f"{self.model} {champion.in_words(self.version)}"
+    def description(self) -> str:
+        return f"run {self.run}" if self.version is None else f"{self.model} {champion.describe(self.version)}"
 
 
 def find(clone: Clone, which: str, model: str | None = None) -> Agent:
@@ -84,7 +84,7 @@ def find(clone: Clone, which: str, model: str | None = None) -> Agent:
     if found is None or found.model != name:
         runs = commands.command("runs")
         raise UserError(
-            f"{name} has no champion {which}: its champion is {champion.in_words(now)}. A run's name is more than "
+            f"{name} has no champion {which}: its champion is {champion.describe(now)}. A run's name is more than "
             f"digits: see {runs}"
         )
     return _of_promotion(clone, state, found)
@@ -130,7 +130,7 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
         if served.weights is not None:
             assert served.champion.weights_path
             assert served.revision
-            target = tree / shelves.folder("champion") / served.champion.weights_path
+            target = tree / stage_files.folder("champion") / served.champion.weights_path
             served.revision.lay(served.weights.path, target)
         _link_model(clone, tree)
         yield tree
@@ -164,27 +164,27 @@ def _of_promotion(clone: Clone, state: State, made: Champion) -> Agent:
     return Agent(made.model, made.number, served, at, made.run, _arm(at), standing, withdrawn=back is not None)
 
 
-def assert_same(at: Revision, waiting: Waiting) -> None:
+def assert_same(at: Revision, request: RequestState) -> None:
     """Raise UserError when the revision's bytes are not those of the request in the ledger."""
-    _, found = content.of(at, waiting.act.run)
-    names = [name for name, value in found if value != getattr(waiting.act.content, name)]
+    _, found = content.from_revision(at, request.act.run)
+    names = [name for name, value in found if value != getattr(request.act.content, name)]
     if names:
         raise UserError(
-            f"run {waiting.act.run}: {', '.join(names)} of its revision {at.commit[:10]} are not those that the ledger "
-            f"has for its request (entry {waiting.number}): one of the two was changed. Start a new run."
+            f"run {request.act.run}: {', '.join(names)} of its revision {at.commit[:10]} are not those that the ledger "
+            f"has for its request (entry {request.number}): one of the two was changed. Start a new run."
         )
 
 
 def _of_run(clone: Clone, state: State, which: str) -> Agent:
-    asked = [waiting for waiting in state.requests.values() if which in waiting.act.run]
-    exact = [waiting for waiting in asked if waiting.act.run == which]
+    asked = [request for request in state.requests.values() if which in request.act.run]
+    exact = [request for request in asked if request.act.run == which]
     if not exact and all(record.name != which for record in records.load_all(clone)):
         exact = asked  # else it is this clone's own run, which nobody asked for
-    if len({waiting.act.run for waiting in exact}) == 1:
-        waiting = exact[-1]
-        if waiting.promoted:
-            return _of_promotion(clone, state, state.promotions[waiting.promoted[-1]])
-        at, run = Revision(clone, waiting.act.revision), waiting.act.run
+    if len({request.act.run for request in exact}) == 1:
+        request = exact[-1]
+        if request.promoted:
+            return _of_promotion(clone, state, state.promotions[request.promoted[-1]])
+        at, run = Revision(clone, request.act.revision), request.act.run
         transfer.fetch(clone, at)
     else:
         record = records.find(clone, which)
@@ -211,11 +211,11 @@ def _why(clone: Clone, run: str) -> str:
 def _standing(state: State, run: str, decision: Decision) -> str:
     if decision.decision != "promote":
         return f"the gate decided {decision.decision}: {decision.reason}"
-    waiting = state.request(run)
-    if waiting and (no := state.rejection_of(waiting.act)):
+    request = state.request(run)
+    if request and (no := state.rejection_of(request.act)):
         return f"rejected by {no.person} on {no.time}: {no.reason}"
-    found = fate.of(state, waiting, max(now(), state.time)) if waiting else None
-    return "it waits for approval" if found is None or found.kind == "waits" else found.words
+    found = request_status.status(state, request, max(now(), state.time)) if request else None
+    return "it waits for approval" if found is None or found.kind == "waits" else found.description
 
 
 def _beginning(clone: Clone, state: State, model: str) -> Agent:
@@ -227,7 +227,7 @@ def _beginning(clone: Clone, state: State, model: str) -> Agent:
         at, run = Revision(clone, measured.revision or ""), measured.name
     else:
         raise UserError(
-            f"{model}, {champion.in_words(BEGINNING)}: no run of this clone that still has its bytes measured its base "
+            f"{model}, {champion.describe(BEGINNING)}: no run of this clone that still has its bytes measured its base "
             f"policy. Start one: {commands.command('run')}"
         )
     standing = f"nobody had to approve it: the base policy with the seed prompt, as run {run} measured them"

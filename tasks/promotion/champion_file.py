@@ -42,9 +42,9 @@ class ChampionFile:
         try:
             found = reports.parse(Written, path.read_bytes(), str(path))
         except ValidationError:
-            return Shown(None, None, None, None, words="a file that is none of ours")
-        words = f"champion {found.champion.version}"
-        return Shown(found.ledger, found.act, found.champion.version, found.previous, words=words)
+            return Shown(None, None, None, None, description="a file that is none of ours")
+        description = f"champion {found.champion.version}"
+        return Shown(found.ledger, found.act, found.champion.version, found.previous, description=description)
 
     def show(self, target: Target, state: State) -> None:
         served = champions.served(self.clone, state, target.model)

@@ -32,14 +32,14 @@ def at(clone: Clone, state: State, number: int) -> Served:
     made = state.promotions[number]
     revision = Revision(clone, made.revision)
     transfer.fetch(clone, revision)
-    return champion.of(revision, made.run, number)
+    return champion.from_revision(revision, made.run, number)
 
 
-def of_params(clone: Clone, params: config.Params, said: Callable[[str], None] = print) -> Served:
+def of_params(clone: Clone, params: config.Params, report_line: Callable[[str], None] = print) -> Served:
     """The champion that a run of these settings begins with, its bytes in this clone's cache. A
     remote that does not answer does not stop a run: its challenger is judged against what this
     clone knows, and cannot be promoted if that was not the champion."""
-    state = book.latest(clone, said).state
+    state = book.latest(clone, report_line).state
     if state.number == 0 and (record := clone.state / "ledger.jsonl").exists():
         remedy = "To begin a ledger without it, move it away: what was approved then no longer counts."
         raise removed(f"{record}, a record of approvals,", remedy)

@@ -15,7 +15,7 @@ from tasks.runs import champion
 from tasks.runs.artifacts import WEIGHTS, Revision
 
 
-def of(at: Revision, run: str) -> tuple[PromotionRequest, Content]:
+def from_revision(at: Revision, run: str) -> tuple[PromotionRequest, Content]:
     """Read the request of a run's revision, and compare every hash in it with the bytes it names.
 
     Raises UserError when the gate did not decide `promote`, or a hash does not fit.

@@ -18,13 +18,13 @@ import hmac
 import json
 from collections.abc import Callable
 
-from rft import commands, shelves
+from rft import commands, stage_files
 from rft.errors import UserError
-from rft.windows.words import user_text
-from rft.words import counted
+from rft.formatting import counted
+from rft.traffic.texts import user_text
 from tasks.ledger import authorise, remote, spending
 from tasks.ledger.book import Ledger
-from tasks.ledger.entry import Kept, Registration
+from tasks.ledger.entry import DvcFile, Registration
 from tasks.ledger.facts import Look, what_of
 from tasks.ledger.spending import Past
 from tasks.ledger.state import State
@@ -53,16 +53,16 @@ def _asked(row: bytes, number: int) -> str:
     try:
         return " ".join(user_text(json.loads(row)["messages"]).casefold().split())
     except (ValueError, KeyError, TypeError):
-        path = shelves.examples_file("test")
+        path = stage_files.examples_file("test")
         again = commands.stage("examples")
         raise UserError(f"{path}:{number}: not a whole row with messages. Run the stage again: {again}") from None
 
 
-def listed(names: set[str]) -> Kept:
+def listed(names: set[str]) -> DvcFile:
     """The list of these names, as an entry has it."""
     content = _content(names)
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return Kept(sha256=hashlib.sha256(content).hexdigest(), md5=md5, size=len(content))
+    return DvcFile(sha256=hashlib.sha256(content).hexdigest(), md5=md5, size=len(content))
 
 
 def _content(names: set[str]) -> bytes:
@@ -76,21 +76,21 @@ def keep(clone: Clone, names: set[str]) -> None:
         transfer.push_files(clone, [out(listed(names))])
 
 
-def share(clone: Clone, state: State, said: Callable[[str], None]) -> None:
+def share(clone: Clone, state: State, report_line: Callable[[str], None]) -> None:
     """Upload the lists behind the entries, from the time before there was a remote: without them
     nobody elsewhere can count looks. Says which are not here."""
     acts = [*((number, look.act) for number, look in state.looks.items()), *state.opened.items()]
     held = {number: act for number, act in acts if not state.erasure_of(act.test_sha256, act.examples)}
     here = {number: act for number, act in held.items() if artifacts.cached(clone, out(act.examples)) is not None}
     for number in sorted(held.keys() - here.keys()):
-        said(f"[ledger] the list of test examples of entry {number} is not in this clone, so it cannot share it")
+        report_line(f"[ledger] the list of test examples of entry {number} is not in this clone, so it cannot share it")
     lists = {act.examples.md5: out(act.examples) for act in here.values()}
     transfer.push_files(clone, [*lists.values()])
     if lists:
-        said(f"[ledger] {counted(len(lists), 'list')} of test examples at DVC's remote")
+        report_line(f"[ledger] {counted(len(lists), 'list')} of test examples at DVC's remote")
 
 
-def out(listed: Kept) -> Out:
+def out(listed: DvcFile) -> Out:
     return Out("examples.txt", listed.md5, listed.size, None)
 
 
@@ -123,7 +123,7 @@ def past(clone: Clone, state: State, wanted: Registration, names: set[str], befo
     )
 
 
-def _list_of(clone: Clone, number: int, listed: Kept) -> set[str]:
+def _list_of(clone: Clone, number: int, listed: DvcFile) -> set[str]:
     content = transfer.fetch_file(clone, out(listed))
     if hashlib.sha256(content).hexdigest() != listed.sha256:
         raise UserError(
@@ -147,7 +147,7 @@ def assert_not_retired(clone: Clone, state: State, names: set[str], before: int 
 
 def assert_counted(clone: Clone, state: State, look: Look, at: Revision, run: str) -> None:
     """Raise UserError when the registration says less than the examples of this run say."""
-    rows = at.read(shelves.examples_file("test"))
+    rows = at.read(stage_files.examples_file("test"))
     again = f"Nobody can promote run {run}. Start it again: {commands.command('run')}"
     if rows is None or hashlib.sha256(rows).hexdigest() != look.act.test_sha256:
         raise UserError(f"entry {look.number} registered other test examples than those of run {run}. {again}")

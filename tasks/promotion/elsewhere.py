@@ -18,16 +18,16 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
-def find(clone: Clone, name: str, said: Say = print) -> RunRecord:
+def find(clone: Clone, name: str, report_line: ReportLine = print) -> RunRecord:
     """Find a run by any part of its name that only one has: one of this clone, else one that asks
     here, whose bytes are then fetched. Raises UserError for none, and for several."""
     own = {record.name: record for record in records.load_all(clone)}
     if any(name in known for known in own):
         return own[records.pick([*own], name)]
-    every = own | {record.name: record for record in asking(clone, book.latest(clone, said).state)}
+    every = own | {record.name: record for record in asking(clone, book.latest(clone, report_line).state)}
     found = every[records.pick([*every], name)]
     if found.name not in own:
         transfer.fetch(clone, _revision(clone, found))
@@ -38,12 +38,12 @@ def asking(clone: Clone, state: State) -> Iterator[RunRecord]:
     """Yield the records of runs that asked in this ledger, and that this clone did not make, oldest
     first. One with uncommitted code is left out: its revision stays in the clone that has it."""
     own = {record.name for record in records.load_all(clone)}
-    for waiting in state.requests.values():
-        at = Revision(clone, waiting.act.revision)
-        if waiting.act.run not in own and at.exists():
-            own.add(waiting.act.run)
+    for request in state.requests.values():
+        at = Revision(clone, request.act.revision)
+        if request.act.run not in own and at.exists():
+            own.add(request.act.run)
             try:
-                yield origin.recorded(at, waiting.act.run).model_copy(update={"revision": at.commit})
+                yield origin.recorded(at, request.act.run).model_copy(update={"revision": at.commit})
             except UserError:  # by a program that wrote no record; to approve it says so
                 continue
 

@@ -51,14 +51,16 @@ class MLflowRegistry:
         numbers = {alias: self._number(model, version) for alias, version in aliases.items()}
         if CHAMPION not in aliases and _ACT not in tags and _FOLLOWING not in tags:
             return None  # registered by others, or cut off before anything was shown
-        words = f"@champion on version {aliases.get(CHAMPION, 'none')}, @previous on {aliases.get(PREVIOUS, 'none')}"
+        description = (
+            f"@champion on version {aliases.get(CHAMPION, 'none')}, @previous on {aliases.get(PREVIOUS, 'none')}"
+        )
         return Shown(
             tags.get(_LEDGER),
             int(tags[_ACT]) if _ACT in tags else None,
             numbers.get(CHAMPION),
             numbers.get(PREVIOUS),
             begun=int(tags[_FOLLOWING]) if _FOLLOWING in tags else None,
-            words=words,
+            description=description,
         )
 
     def show(self, target: Target, state: State) -> None:
@@ -115,14 +117,14 @@ class MLflowRegistry:
             run_id=run_id,
             model_id=made.model_id,
             tags=tags,
-            description=self._in_words(model, state, number, tags),
+            description=self._describe(model, state, number, tags),
         )
 
     def _run_id(self, model: str, state: State, number: int) -> str | None:
         made = state.promotions.get(number)
         return tracking.run_of(self.client, model, made.run) if made else None
 
-    def _in_words(self, model: str, state: State, number: int, tags: Mapping[str, str]) -> str:
+    def _describe(self, model: str, state: State, number: int, tags: Mapping[str, str]) -> str:
         if number == BEGINNING:
             return markdown.of_beginning(model)
         made = state.promotions[number]
@@ -152,7 +154,7 @@ class MLflowRegistry:
             "dvc.lock_sha256": at.lock_sha256 or "",
         }
         if not made.serve.is_single:
-            tags["serve"] = made.serve.words
+            tags["serve"] = made.serve.description
         if served.weights is not None:
             tags |= {
                 "weights_sha256": made.weights_sha256 or "",

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rft import shelves
+from rft import stage_files
 from tasks.ledger import chain
 from tasks.ledger.keys import Key
 from tasks.promotion import agents, signing, smoke
@@ -35,10 +35,10 @@ class Checked:
         return {} if self.signature is None else {chain.WEIGHTS: self.signature}
 
 
-def check(agent: Agent, machine: Key, said: Callable[[str], None]) -> Checked:
+def check(agent: Agent, machine: Key, report_line: Callable[[str], None]) -> Checked:
     """Raises InfrastructureError when the agent does not run as it did before the gate."""
     with agents.laid_out(agent, *smoke.EXAMPLES) as tree:
         path = agent.served.champion.weights_path
-        signature = signing.sign(tree / shelves.folder("champion") / path, machine.file) if path else None
-        played = smoke.play(agent, tree, said)
-    return Checked(played.words, signature)
+        signature = signing.sign(tree / stage_files.folder("champion") / path, machine.file) if path else None
+        played = smoke.play(agent, tree, report_line)
+    return Checked(played.description, signature)

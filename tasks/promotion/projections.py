@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 
 from rft.errors import InfrastructureError, RftError, UserError
 from tasks.ledger import book
-from tasks.ledger.authorise import in_words
+from tasks.ledger.authorise import describe
 from tasks.ledger.book import Ledger
 from tasks.ledger.entry import Reconcile
-from tasks.ledger.remote import Lost
+from tasks.ledger.remote import AppendConflict
 from tasks.ledger.state import State
 from tasks.promotion.champion_file import ChampionFile
 from tasks.promotion.mlflow_registry import MLflowRegistry
@@ -28,7 +28,7 @@ from tasks.promotion.targets import Projection, Shown, Target, target_of, target
 from tasks.runs.clone import Clone
 
 
-def reconcile(clone: Clone, said: Callable[[str], None] = print) -> list[str]:
+def reconcile(clone: Clone, report_line: Callable[[str], None] = print) -> list[str]:
     """Bring every projection in line. Returns what could not be, in words."""
 
     def act(ledger: Ledger) -> list[str]:
@@ -36,20 +36,20 @@ def reconcile(clone: Clone, said: Callable[[str], None] = print) -> list[str]:
         for projection in _all(clone) if ledger.state.moves else ():
             for target in targets(ledger.state):
                 try:
-                    _bring(ledger, projection, target, said)
-                except Lost:
+                    _bring(ledger, projection, target, report_line)
+                except AppendConflict:
                     raise
                 except Exception as error:
                     problems.append(f"{projection.name} of {target.model}: {_why(error)}")
         return problems
 
     try:
-        return book.acting(clone, act, said)
+        return book.acting(clone, act, report_line)
     except InfrastructureError as error:  # the ledger's remote is away: what is shown is as old as what is known
         return [str(error)]
 
 
-def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callable[[str], None]) -> None:
+def _bring(ledger: Ledger, projection: Projection, target: Target, report_line: Callable[[str], None]) -> None:
     state = ledger.state
     shown = projection.shown(target.model)
     if shown is not None:
@@ -59,10 +59,10 @@ def _bring(ledger: Ledger, projection: Projection, target: Target, said: Callabl
         followed = {move.number: move for move in state.moves[target.model]}.get(shown.act or 0)
         is_behind = followed is not None and _shows(shown, target_of(state, followed))
         if not is_behind and shown.begun not in _numbers(state, target.model):
-            found, to = shown.words, in_words(target.champion)
+            found, to = shown.description, describe(target.champion)
             record = Reconcile(model=target.model, projection=projection.name, found=found, set=to)
             ledger.append(record)
-            said(f"[ledger] {projection.name} of {target.model}: found {found}, set to {to}")
+            report_line(f"[ledger] {projection.name} of {target.model}: found {found}, set to {to}")
     projection.show(target, state)
 
 

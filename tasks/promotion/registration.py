@@ -25,7 +25,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from rft import commands, config, files, needs, reports, shelves
+from rft import commands, config, files, needs, reports, stage_files
 from rft.errors import UserError
 from tasks.ledger import authorise, book, spending
 from tasks.ledger.book import Ledger
@@ -39,7 +39,7 @@ from tasks.runs import artifacts, champion
 from tasks.runs.artifacts import Revision
 from tasks.runs.run import Run
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 def settings_of(params: config.Params) -> str:
@@ -67,31 +67,37 @@ def _section(params: dict[str, Any], name: str) -> Any:
     return params[section][key] if key else params[section]
 
 
-def register(run: Run, said: Say = print) -> reports.Registration:
-    """Register this run's look, and write down beside its shelves which one it is.
+def register(run: Run, report_line: ReportLine = print) -> reports.Registration:
+    """Register this run's look, and write down beside its stages' files which one it is.
 
     Raises UserError when all looks at these examples are spent, InfrastructureError when the ledger
     or an earlier list of examples cannot be reached: the test set stays closed then.
     """
     candidates = _candidates(run, config.load(run.tree / "params.yaml").policy.serve)
     nothing = reports.Registration(), reports.NOTHING_NEW
-    made, look = _registered(run, candidates, said) if candidates else nothing
+    made, look = _registered(run, candidates, report_line) if candidates else nothing
     run.update(by_policy=made.by_policy if made.registered else None)
-    test = files.sha256(run.tree / shelves.examples_file("test"))
+    test = files.sha256(run.tree / stage_files.examples_file("test"))
     for report in (made, reports.Opening(look=look, test_sha256=test)):
-        reports.write(report, run.tree / shelves.path(type(report)))
-    said(f"[ledger] {made.words}" if candidates else "[ledger] nothing new to judge: no look is registered")
+        reports.write(report, run.tree / stage_files.path(type(report)))
+    report_line(
+        f"[ledger] {made.description}" if candidates else "[ledger] nothing new to judge: no look is registered"
+    )
     return made
 
 
-def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> tuple[reports.Registration, str]:
+def _registered(
+    run: Run, candidates: list[tuple[str, str]], report_line: ReportLine
+) -> tuple[reports.Registration, str]:
     """Return the registration, and the entry by which the look was registered first."""
     clone, params = run.clone, config.load(run.tree / "params.yaml")
-    model, examples = champions.model_name(params), run.tree / shelves.examples_file("test")
-    offers_blocks = reports.read(reports.ExamplesReport, run.tree / shelves.path(reports.ExamplesReport)).offers_blocks
-    names = counting.lines(book.acting(clone, counting.key, said), examples.read_bytes())
+    model, examples = champions.model_name(params), run.tree / stage_files.examples_file("test")
+    offers_blocks = reports.read(
+        reports.ExamplesReport, run.tree / stage_files.path(reports.ExamplesReport)
+    ).offers_blocks
+    names = counting.lines(book.acting(clone, counting.key, report_line), examples.read_bytes())
     listed = counting.listed(names)
-    if not book.read(clone, said=said).state.erasure_of(files.sha256(examples), listed):
+    if not book.read(clone, report_line=report_line).state.erasure_of(files.sha256(examples), listed):
         counting.keep(clone, names)
 
     def act(ledger: Ledger) -> tuple[Look, str]:
@@ -117,11 +123,11 @@ def _registered(run: Run, candidates: list[tuple[str, str]], said: Say) -> tuple
         wanted = wanted.model_copy(update={"look": past.look, "level": spending.level(wanted, past)})
         if model not in state.policy.thresholds:
             theirs = f"the thresholds of this run are those of {model} from now on"
-            said(f"[ledger] {theirs}. To change them: {_policy_command()}")
+            report_line(f"[ledger] {theirs}. To change them: {_policy_command()}")
         made = ledger.state.looks[ledger.append(wanted).number]
         return made, _first(ledger.state, made)
 
-    look, first = book.acting(clone, act, said)
+    look, first = book.acting(clone, act, report_line)
     found = reports.Registration(
         registered=True,
         entry=look.number,
@@ -141,10 +147,10 @@ def _first(state: State, look: Look) -> str:
 def _candidates(run: Run, serve: config.Serve) -> list[tuple[str, str]]:
     """What may be promoted, as prompt and weights: the new prompt alone, the trained weights.
     Served otherwise, they are other candidates."""
-    prompt = reports.read(reports.PromptReport, run.tree / shelves.path(reports.PromptReport))
-    train = reports.read(reports.TrainReport, run.tree / shelves.path(reports.TrainReport))
-    policy = reports.read(reports.PolicyReport, run.tree / shelves.path(reports.PolicyReport))
-    champion = reports.read(reports.Champion, run.tree / shelves.path(reports.Champion))
+    prompt = reports.read(reports.PromptReport, run.tree / stage_files.path(reports.PromptReport))
+    train = reports.read(reports.TrainReport, run.tree / stage_files.path(reports.TrainReport))
+    policy = reports.read(reports.PolicyReport, run.tree / stage_files.path(reports.PolicyReport))
+    champion = reports.read(reports.Champion, run.tree / stage_files.path(reports.Champion))
     pairs: list[tuple[str, str]] = []
     if prompt.found:
         pairs.append(_pair(prompt.winner, serve, champion.weights_sha256, champion.base_sha256 or policy.sha256))
@@ -185,7 +191,7 @@ def _policy_command() -> str:
 
 
 # -- what rests on it ------------------------------------------------------------------------------
-def of(at: Revision, run: str) -> int:
+def entry_number(at: Revision, run: str) -> int:
     """The registration that a run's revision names. Raises UserError for a run without one."""
     found = named(at, run)
     if not found.registered:
@@ -202,7 +208,7 @@ def of(at: Revision, run: str) -> int:
 
 def named(at: Revision, run: str) -> reports.Registration:
     """What a run's revision says of its look."""
-    path = str(shelves.path(reports.Registration))
+    path = str(stage_files.path(reports.Registration))
     return reports.parse(reports.Registration, at.file(path) or b"{}", f"{path} of run {run}")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rft import reports, shelves
+from rft import reports, stage_files
 from rft.errors import UserError
 from tasks.ledger import book, statement
 from tasks.ledger.book import Ledger
@@ -32,7 +32,7 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.run import user
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 HERE = "none: the shelves of a folder"
 """The run of what `dvc repro` made by hand."""
 
@@ -44,7 +44,7 @@ class Source:
     run: str
     model: str
     read: Callable[[str], bytes | None]
-    """A file of a shelf."""
+    """A file of a stage."""
     registration: bytes | None
     """Of `registration.json`, which lies in Git."""
     at: Revision | None = None
@@ -52,7 +52,7 @@ class Source:
 
 def of_run(clone: Clone, run: str, revision: str) -> Source:
     at = Revision(clone, revision)
-    registered = at.file(str(shelves.path(reports.Registration)))
+    registered = at.file(str(stage_files.path(reports.Registration)))
     return Source(run, at.model, at.read, registered, at)
 
 
@@ -60,21 +60,21 @@ def of_folder(folder: Path, run: str, model: str) -> Source:
     def read(path: str) -> bytes | None:
         return (folder / path).read_bytes() if (folder / path).is_file() else None
 
-    return Source(run, model, read, read(str(shelves.path(reports.Registration))))
+    return Source(run, model, read, read(str(stage_files.path(reports.Registration))))
 
 
 # -- opened ----------------------------------------------------------------------------------------
-def open_test(clone: Clone, source: Source, why: str | None, said: Say = print) -> int:
+def open_test(clone: Clone, source: Source, why: str | None, report_line: ReportLine = print) -> int:
     """Open a test set, and retire it. Returns the entry that says so. `why` may be None where the
     set of this run is open already.
 
     Raises UserError without examples or without a reason; InfrastructureError where the ledger, or
     the remote that holds the list of its examples, cannot be reached: nothing is shown then.
     """
-    examples = source.read(str(shelves.examples_file("test")))
+    examples = source.read(str(stage_files.examples_file("test")))
     if examples is None:
         raise UserError(f"run {source.run} has no test examples, so there is nothing to open.")
-    key, state = book.acting(clone, lambda ledger: (counting.key(ledger), ledger.state), said)
+    key, state = book.acting(clone, lambda ledger: (counting.key(ledger), ledger.state), report_line)
     wanted = source.model, source.run, hashlib.sha256(examples).hexdigest()
     if number := _opened(state, wanted):
         return number
@@ -102,10 +102,10 @@ def open_test(clone: Clone, source: Source, why: str | None, said: Say = print) 
             reason=reason,
         )
         number = ledger.append(made).number
-        said(f"[ledger] entry {number}: the test set of run {source.run} is open, and retired")
+        report_line(f"[ledger] entry {number}: the test set of run {source.run} is open, and retired")
         return number
 
-    return book.acting(clone, act, said)
+    return book.acting(clone, act, report_line)
 
 
 def _opened(state: State, wanted: tuple[str, str, str]) -> int:
@@ -122,7 +122,7 @@ def _know_secrets(clone: Clone, source: Source) -> None:
 
 # -- erased ----------------------------------------------------------------------------------------
 def erase(
-    clone: Clone, number: int, why: str, signer: Callable[[Policy], Signer | None], said: Say = print
+    clone: Clone, number: int, why: str, signer: Callable[[Policy], Signer | None], report_line: ReportLine = print
 ) -> tuple[int, list[str]]:
     """Erase the list of examples of a registration. Returns the entry, and where else its bytes may
     lie. `signer`: an owner, once there is one. What is erased already is erased again where it
@@ -139,12 +139,12 @@ def erase(
         made = Erasure(model=look.act.model, registration=number, reason=reason)
         if (who := signer(ledger.state.policy)) is None:
             return ledger.append(made).number, look
-        words = ledger.statement("erase", reason, model=made.model, registration=ledger.state.ids[number])
-        return acts.append(ledger, made, words, who).number, look
+        to_sign = ledger.statement("erase", reason, model=made.model, registration=ledger.state.ids[number])
+        return acts.append(ledger, made, to_sign, who).number, look
 
     acts.know_secrets_here(clone)
     reason = statement.reason(why)
-    entry, look = book.acting(clone, act, said)
+    entry, look = book.acting(clone, act, report_line)
     out = counting.out(look.act.examples)
     artifacts.path_of(clone, out).unlink(missing_ok=True)
     return entry, transfer.places(clone, out)

@@ -14,18 +14,18 @@ from collections.abc import Callable
 
 from rft import commands
 from rft.errors import InfrastructureError, UserError
-from tasks.ledger import book, fate, remote
-from tasks.ledger.facts import BEGINNING, Waiting
+from tasks.ledger import book, remote, request_status
+from tasks.ledger.facts import BEGINNING, RequestState
 from tasks.ledger.state import State
 from tasks.promotion import counting
 from tasks.runs import transfer
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
-def share(clone: Clone, said: Say = print) -> list[str]:
+def share(clone: Clone, report_line: ReportLine = print) -> list[str]:
     """Upload what others need of this ledger, and this clone has. Returns the runs whose bytes are
     at DVC's remote now. Raises UserError without a remote, InfrastructureError when it fails."""
     found = remote.shared(clone)
@@ -34,8 +34,8 @@ def share(clone: Clone, said: Say = print) -> list[str]:
             f"{remote.FILE} names no remote, so there is nobody to share with. Write `remote: NAME` there, with one of "
             "git remote"
         )
-    runs = _push(clone, book.latest(clone, said).state, said)
-    with book.opened(clone, said=said) as ledger:
+    runs = _push(clone, book.latest(clone, report_line).state, report_line)
+    with book.opened(clone, report_line=report_line) as ledger:
         if ledger.head is not None:
             remote.push(clone, found, ledger.head)
             ledger.at_remote = True
@@ -43,16 +43,16 @@ def share(clone: Clone, said: Say = print) -> list[str]:
     return runs
 
 
-def before_first_push(clone: Clone, said: Say) -> None:
+def before_first_push(clone: Clone, report_line: ReportLine) -> None:
     """Call before an act, without the ledger's lock. Does nothing once the ledger is shared."""
     if remote.shared(clone).remote is None:
         return
-    ledger = book.read(clone, said=said)
+    ledger = book.read(clone, report_line=report_line)
     if not ledger.at_remote:
-        _push(clone, ledger.state, said)
+        _push(clone, ledger.state, report_line)
 
 
-def fetch(at: Revision, waiting: Waiting, machine: str) -> None:
+def fetch(at: Revision, request: RequestState, machine: str) -> None:
     """Fetch the bytes of a request. Raises InfrastructureError, which names the clone that has them
     where the ledger is shared."""
     why = "they were never pushed, or removed"  # `dvc fetch` does not always make an error of it
@@ -64,22 +64,22 @@ def fetch(at: Revision, waiting: Waiting, machine: str) -> None:
         why = str(error)
     if not at.is_cached() and remote.shared(at.clone).remote is not None:
         raise InfrastructureError(
-            f"the bytes of run {waiting.act.run} are not in this clone, nor all at DVC's remote: {why.rstrip('.')}. "
+            f"the bytes of run {request.act.run} are not in this clone, nor all at DVC's remote: {why.rstrip('.')}. "
             f"In the clone that asked for its promotion, which is machine {machine} of the ledger: "
             f"{commands.command('ledger', 'share')}"
         )
 
 
-def _push(clone: Clone, state: State, said: Say) -> list[str]:
-    counting.share(clone, state, said)
+def _push(clone: Clone, state: State, report_line: ReportLine) -> list[str]:
+    counting.share(clone, state, report_line)
     pushed: list[str] = []
     for revision, run in _counted_on(state).items():
         at = Revision(clone, revision)
         if not (at.exists() and at.is_cached()):
-            said(f"[ledger] the bytes of run {run} are not in this clone, so it cannot share them")
+            report_line(f"[ledger] the bytes of run {run} are not in this clone, so it cannot share them")
             continue
         transfer.push(clone, revision)
-        said(f"[ledger] the bytes of run {run} are at DVC's remote")
+        report_line(f"[ledger] the bytes of run {run} are at DVC's remote")
         pushed.append(run)
     return pushed
 
@@ -87,7 +87,7 @@ def _push(clone: Clone, state: State, said: Say) -> list[str]:
 def _counted_on(state: State) -> dict[str, str]:
     """Revision -> run: requests that people can still decide on, and every champion that is served
     or that rollbacks lead to."""
-    found = {waiting.act.revision: waiting.act.run for waiting, _ in fate.open_requests(state, state.time)}
+    found = {request.act.revision: request.act.run for request, _ in request_status.open_requests(state, state.time)}
     for model in state.moves:
         number = state.champion(model)
         while number != BEGINNING:

@@ -77,8 +77,8 @@ def verify(folder: Path, bundle: bytes, public_key: str) -> None:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             # its mismatches come as a list with raw digests; only a verified signature has any
             mismatch = str(error).startswith("Signature mismatch")
-            words = "; ".join(_differences(folder, _signed(bundle))) if mismatch else ""
-            raise UserError(f"{folder}: does not fit its signature: {words or repr(error)}.") from None
+            differences = "; ".join(_differences(folder, _signed(bundle))) if mismatch else ""
+            raise UserError(f"{folder}: does not fit its signature: {differences or repr(error)}.") from None
 
 
 def verify_digests(bundle: bytes, digests: dict[str, str], public_key: str) -> None:

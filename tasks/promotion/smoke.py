@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from rft import files, reports, secrets, shelves
+from rft import files, reports, secrets, stage_files
 from rft.errors import InfrastructureError, RftError, UserError
-from rft.process import child_environment, last_words
+from rft.process import child_environment, last_output
 from rft.smoke import Smoke
 from tasks.promotion import agents
 from tasks.promotion.agents import Agent
@@ -29,33 +29,33 @@ from tasks.runs.clone import Clone
 
 START_S = 900.0
 """For loading the weights and starting the tool server. Then each rollout has its own deadlines."""
-EXAMPLES = (str(shelves.examples_file("validation")), str(shelves.KEYS))
+EXAMPLES = (str(stage_files.examples_file("validation")), str(stage_files.KEYS))
 _ERROR = "error: "
 _END = "Nothing was promoted."
 
 
-def check(agent: Agent, hear: Callable[[str], None] = lambda line: None, start_s: float = START_S) -> Smoke:
-    """Play the smoke test of an agent. `hear` gets its lines as they come, in the form of
+def check(agent: Agent, on_line: Callable[[str], None] = lambda line: None, start_s: float = START_S) -> Smoke:
+    """Play the smoke test of an agent. `on_line` gets its lines as they come, in the form of
     rft/lines.py."""
     with agents.laid_out(agent, *EXAMPLES) as tree:
-        return play(agent, tree, hear, start_s)
+        return play(agent, tree, on_line, start_s)
 
 
-def play(agent: Agent, tree: Path, hear: Callable[[str], None], start_s: float = START_S) -> Smoke:
+def play(agent: Agent, tree: Path, on_line: Callable[[str], None], start_s: float = START_S) -> Smoke:
     """The same where the agent lies already, with `EXAMPLES`. The recipe's code runs here: what is
     to be signed, sign before."""
-    what, result = f"smoke test of {agent.words}", tree.parent / "smoke.json"
-    code, last = _played(agent.at.clone, tree, [str(result), "--start-s", f"{start_s:g}"], hear)
+    what, result = f"smoke test of {agent.description}", tree.parent / "smoke.json"
+    code, last = _played(agent.at.clone, tree, [str(result), "--start-s", f"{start_s:g}"], on_line)
     if code == 0:
         return reports.read(Smoke, result)
     if code == -signal.SIGALRM:
         deadlines = "rollout.deadline_s, rollout.turn_deadline_s and rollout.grader_deadline_s for each example"
         late = f"hung: it took longer than {start_s:g} s to start, or than {deadlines}"
-        raise InfrastructureError(f"{what}: {late}. {_END} {last_words(_text(last))}")
+        raise InfrastructureError(f"{what}: {late}. {_END} {last_output(_text(last))}")
     raise _failure(what, code, last)
 
 
-def _played(clone: Clone, tree: Path, arguments: list[str], hear: Callable[[str], None]) -> tuple[int, list[str]]:
+def _played(clone: Clone, tree: Path, arguments: list[str], on_line: Callable[[str], None]) -> tuple[int, list[str]]:
     """Return the exit code and the last lines."""
     last: deque[str] = deque(maxlen=200)
     process = subprocess.Popen(
@@ -78,7 +78,7 @@ def _played(clone: Clone, tree: Path, arguments: list[str], hear: Callable[[str]
             line = secrets.redact(line.rstrip("\n").replace(f"{tree.resolve()}/", ""))  # gone when it is read
             last.append(line)
             if line.startswith("[smoke] "):
-                hear(line)
+                on_line(line)
         return process.wait(), list(last)
     finally:
         _kill_group(process.pid)
@@ -96,10 +96,10 @@ def _failure(what: str, code: int, lines: list[str]) -> RftError:
     begun = max((n for n, line in enumerate(lines) if line.startswith(_ERROR)), default=None)
     if begun is not None and code in (UserError.exit_code, InfrastructureError.exit_code):
         kind = UserError if code == UserError.exit_code else InfrastructureError
-        words = "\n".join([lines[begun].removeprefix(_ERROR), *lines[begun + 1 :]])
-        return kind(f"{what}: {words} {_END}")
+        message = "\n".join([lines[begun].removeprefix(_ERROR), *lines[begun + 1 :]])
+        return kind(f"{what}: {message} {_END}")
     killed = "was killed with -9, by somebody or because memory ran out" if code == -signal.SIGKILL else "crashed"
-    return InfrastructureError(f"{what}: {killed}. {_END} {last_words(_text(lines))}")
+    return InfrastructureError(f"{what}: {killed}. {_END} {last_output(_text(lines))}")
 
 
 def _text(lines: list[str]) -> str:

@@ -32,7 +32,7 @@ class Shown:
     previous: int | None
     begun: int | None = None
     """The act that was being followed when the process was cut off."""
-    words: str = ""
+    description: str = ""
     """What was found, for the record."""
 
 

@@ -34,7 +34,7 @@ NAMES = (BOM, CARD, LINEAGE, PROVENANCE)
 
 
 def write(
-    clone: Clone, state: State, model: str, number: int, folder: Path, said: Callable[[str], None] = print
+    clone: Clone, state: State, model: str, number: int, folder: Path, report_line: Callable[[str], None] = print
 ) -> list[Path]:
     """Write all four. Raises UserError for a folder of somebody else's, or in which runs would take
     the files along, and what `subject.gather` raises."""
@@ -63,7 +63,7 @@ def write(
             files.publish(part, folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-    said(f"[provenance] {facts.name}: {', '.join(NAMES)} in {folder}")
+    report_line(f"[provenance] {facts.name}: {', '.join(NAMES)} in {folder}")
     return [folder / name for name in NAMES]
 
 

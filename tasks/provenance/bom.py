@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from rft.formatting import counted
 from rft.reports import wording
-from rft.words import counted
 from tasks.provenance.limits import limits
 from tasks.provenance.subject import Subject, prompt_sha256
 
@@ -105,8 +105,8 @@ def _identity(subject: Subject) -> Iterator[tuple[str, str | None]]:
     yield "weights-sha256", subject.weights.sha256 if subject.weights else None
     yield "prompt-sha256", prompt_sha256(subject.prompt) if subject.prompt else None
     yield "prompt", subject.prompt.name if subject.prompt else None
-    for said in subject.approvals:
-        yield "approved", f"{said.person} on {said.time} (entry {said.entry}): {said.reason}"
+    for signed in subject.approvals:
+        yield "approved", f"{signed.person} on {signed.time} (entry {signed.entry}): {signed.reason}"
 
 
 def _card(subject: Subject) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _card(subject: Subject) -> dict[str, Any]:
             "useCases": [f"The task that recipe {subject.recipe} states, with the tools that it declares."],
             "technicalLimitations": limits(subject),
             "performanceTradeoffs": [
-                wording.in_words(check) for check in (subject.decision.checks if subject.decision else [])
+                wording.describe(check) for check in (subject.decision.checks if subject.decision else [])
             ],
         },
         "properties": _properties(_training(subject)),

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rft.formatting import counted
 from rft.reports import wording
 from rft.types import Metric
-from rft.words import counted
 from tasks.ledger.facts import BEGINNING
 from tasks.provenance.limits import limits
 from tasks.provenance.subject import Subject, prompt_sha256
@@ -136,14 +136,14 @@ def _judged(subject: Subject) -> Iterator[str]:
         yield ""
         yield "Against the champion before it, check by check:"
         yield ""
-        yield from _items(wording.in_words(check) for check in subject.decision.checks)
+        yield from _items(wording.describe(check) for check in subject.decision.checks)
 
 
 def _approved(subject: Subject) -> Iterator[str]:
-    for said in subject.approvals:
-        yield f"{said.person} on {said.time}, entry {said.entry}: {said.reason}"
-    for said in subject.overrides:
-        yield f"{said.person} on {said.time}, entry {said.entry}, for uncommitted code: {said.reason}"
+    for signed in subject.approvals:
+        yield f"{signed.person} on {signed.time}, entry {signed.entry}: {signed.reason}"
+    for signed in subject.overrides:
+        yield f"{signed.person} on {signed.time}, entry {signed.entry}, for uncommitted code: {signed.reason}"
     if subject.number == BEGINNING:
         yield "Nobody had to: it was served before the first promotion."
     if subject.started_by:

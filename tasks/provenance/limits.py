@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rft.formatting import counted
 from rft.reports import wording
-from rft.words import counted
 from tasks.ledger.facts import BEGINNING
 from tasks.provenance.subject import Subject
 
@@ -18,14 +18,14 @@ def limits(subject: Subject) -> list[str]:
 def _approved(subject: Subject) -> Iterator[str]:
     if subject.number == BEGINNING:
         yield "Nobody approved it: it is what was served before the first promotion."
-    if subject.doubt:
-        yield f"Its promotion is doubtful: entry {subject.number} of the ledger {subject.doubt}."
+    if subject.key_compromise:
+        yield f"Its promotion is doubtful: entry {subject.number} of the ledger {subject.key_compromise}."
     if subject.withdrawn:
         yield f"It was rolled back by {subject.withdrawn}."
     if subject.edits_sha256 is not None:
         edited = counted(len(subject.edited), "uncommitted file")
-        said = "an owner took the responsibility" if subject.overrides else "nobody took the responsibility"
-        yield f"Its run worked with {edited} beside the code commit; {said}."
+        outcome = "an owner took the responsibility" if subject.overrides else "nobody took the responsibility"
+        yield f"Its run worked with {edited} beside the code commit; {outcome}."
 
 
 def _judged(subject: Subject) -> Iterator[str]:

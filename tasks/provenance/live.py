@@ -37,7 +37,7 @@ TRY_S = 5.0
 """For a connection, and for each piece of an answer."""
 _SETTING = "run.openlineage"
 _WRONG = (400, 413, 422)
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 # -- the hooks -------------------------------------------------------------------------------------
@@ -56,24 +56,24 @@ def check(clone: Clone, settings: config.OpenLineage | None) -> None:
         clone.refuse_taken_along(path.resolve())
 
 
-def begin(run: Run, model: str, settings: config.OpenLineage | None, say: Say) -> Live | None:
+def begin(run: Run, model: str, settings: config.OpenLineage | None, report_line: ReportLine) -> Live | None:
     if settings is None:
         return None
     receiver = _Server(settings) if settings.url is not None else _File(run.clone.root / (settings.file or ""))
-    made = Live(run.clone, Job(model, run.name), receiver, say)
+    made = Live(run.clone, Job(model, run.name), receiver, report_line)
     made.emit("RUNNING" if run.adopted else "START", made.job)
     return made
 
 
 @contextmanager
 def stage(run: Run, name: str) -> Iterator[Callable[[str], None]]:
-    """Yields what is to be told how DVC brought the shelf up to date."""
+    """Yields what is to be told how DVC brought the stage up to date."""
     found: list[str] = []
     live: Live | None = run.lineage
     if live is None:
         yield found.append
         return
-    job = live.job.of(name)
+    job = live.job.for_stage(name)
     live.emit("START", job)
     try:
         yield found.append
@@ -111,9 +111,9 @@ def end(run: Run | None) -> None:
 class Live:
     """Makes the events of one run. Its methods raise nothing, and wait for nobody but `close`."""
 
-    def __init__(self, clone: Clone, job: Job, receiver: outbox.Receiver, say: Say):
-        self.job, self._say = job, say
-        self._outbox = outbox.Outbox(clone, "openlineage", job.run, receiver, say, "event")
+    def __init__(self, clone: Clone, job: Job, receiver: outbox.Receiver, report_line: ReportLine):
+        self.job, self._report_line = job, report_line
+        self._outbox = outbox.Outbox(clone, "openlineage", job.run, receiver, report_line, "event")
 
     def emit(
         self, kind: Kind, job: Job, how: str = "", lock: Path | None = None, code: str = "", failure: str = ""
@@ -123,7 +123,7 @@ class Live:
             made = openlineage.event(kind, job, _now(), openlineage.tool_version(), code, done, failure)
             line = openlineage.line(made)
         except Exception as error:  # of the catalog's events, not of the run
-            self._say(f"[openlineage] no {kind} event of {job.name}: {_in_words(error)}")
+            self._report_line(f"[openlineage] no {kind} event of {job.name}: {_describe(error)}")
             return
         self._outbox.put(line)
 
@@ -133,7 +133,7 @@ class Live:
         try:
             found = stages(yaml.load(lock.read_text(encoding="utf-8"), Loader=_LOADER))
         except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
-            self._say(f"[openlineage] {lock}: what stage {name} read and wrote is not told: {_in_words(error)}")
+            self._report_line(f"[openlineage] {lock}: what stage {name} read and wrote is not told: {_describe(error)}")
             return None
         return next((replace(one, how=how) for one in found if one.name == name), None)
 
@@ -149,7 +149,7 @@ class _File:
         outbox.append(Piece(self._path, piece.line))
 
     def problem(self, error: Exception) -> str:
-        return _in_words(error)
+        return _describe(error)
 
 
 class _Server:
@@ -166,7 +166,7 @@ class _Server:
         """Of openlineage-python, for which an event in JSON's values is one too."""
 
     def problem(self, error: Exception) -> str:
-        return _in_words(error)
+        return _describe(error)
 
     def send(self, piece: Piece) -> None:
         from openlineage.client.transport.http import HttpConfig, HttpTransport
@@ -185,8 +185,8 @@ class _Server:
             if status is None:
                 raise
             if 300 <= status < 400:
-                words = f"HTTP {status}, it sends us elsewhere: name the address itself"
-                raise ConnectionError(words) from None
+                message = f"HTTP {status}, it sends us elsewhere: name the address itself"
+                raise ConnectionError(message) from None
             raise (Refused if status in _WRONG else ConnectionError)(f"HTTP {status}") from None
 
 
@@ -198,7 +198,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _in_words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """In few words: those of a connection's error name objects in memory."""
     if type(error) is ConnectionError:
         return secrets.redact(str(error))

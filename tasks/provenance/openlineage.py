@@ -57,7 +57,7 @@ class Job:
     def run_id(self) -> str:
         return str(uuid.uuid5(_IDS, self.run if self.stage is None else f"{self.run}/{self.stage}"))
 
-    def of(self, stage: str) -> Job:
+    def for_stage(self, stage: str) -> Job:
         return Job(self.model, self.run, stage)
 
 
@@ -152,8 +152,8 @@ def _events(subject: Subject) -> Iterator[Event]:
     times = _times(subject.started or subject.time, subject.ended, stages)
     yield event("START", job, times[0], subject.tool)
     for stage, begins, ends in zip(stages, times, times[1:], strict=False):
-        yield event("START", job.of(stage.name), begins, subject.tool)
-        yield event("COMPLETE", job.of(stage.name), ends, subject.tool, subject.code, stage)
+        yield event("START", job.for_stage(stage.name), begins, subject.tool)
+        yield event("COMPLETE", job.for_stage(stage.name), ends, subject.tool, subject.code, stage)
     yield event("COMPLETE", job, subject.ended or times[-1], subject.tool)
 
 

@@ -145,10 +145,10 @@ def _byproducts(subject: Subject) -> Iterator[Described]:
     for name, number in subject.entries.items():
         if name != "promotion" and number in subject.ids:
             yield {"name": f"{name}, entry {number} of the ledger", "digest": {"sha256": subject.ids[number]}}
-    for said in (*subject.approvals, *subject.overrides):
-        about = {"by": said.person, "on": said.time, "reason": said.reason}
+    for voiced in (*subject.approvals, *subject.overrides):
+        about = {"by": voiced.person, "on": voiced.time, "reason": voiced.reason}
         yield {
-            "name": f"approval, entry {said.entry} of the ledger",
-            "digest": {"sha256": subject.ids[said.entry]},
+            "name": f"approval, entry {voiced.entry} of the ledger",
+            "digest": {"sha256": subject.ids[voiced.entry]},
             "annotations": about,
         }

@@ -22,7 +22,7 @@ from uuid import UUID
 import yaml
 from pydantic import ValidationError
 
-from rft import files, reports, shelves
+from rft import files, reports, stage_files
 from rft.errors import UserError
 from rft.reports import (
     ChallengerReport,
@@ -37,7 +37,7 @@ from rft.reports import (
 )
 from rft.reports.environment import Environment
 from tasks.dependencies import STAGES
-from tasks.ledger.facts import BEGINNING, Look, Said
+from tasks.ledger.facts import BEGINNING, Look, SignedEntry
 from tasks.ledger.state import State
 from tasks.promotion import acts, agents, champions
 from tasks.runs import champion, transfer
@@ -46,7 +46,7 @@ from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.git import git
 
-ENVIRONMENT = str(shelves.ENVIRONMENT)
+ENVIRONMENT = str(stage_files.ENVIRONMENT)
 _ENGINE = "rft/"
 
 
@@ -115,7 +115,7 @@ class Subject:
     machine_name: str
     approvals: tuple[Voiced, ...]
     overrides: tuple[Voiced, ...]
-    doubt: str
+    key_compromise: str
     """Why the promotion is doubtful; empty: it is not."""
     withdrawn: str
     """Who rolled it back, when and why; empty: nobody."""
@@ -165,7 +165,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {champion.in_words(self.number)}"
+        return f"{self.model} {champion.describe(self.number)}"
 
     @property
     def base_name(self) -> str:
@@ -179,22 +179,22 @@ def gather(clone: Clone, state: State, model: str, number: int) -> Subject:
     at, run, served = _found(clone, state, model, number)
     acts.know_secrets(at)
     made = state.promotions.get(number)
-    waiting = state.requests.get(made.request) if made is not None else None
-    if waiting is not None:
-        agents.assert_same(at, waiting)
+    request = state.requests.get(made.request) if made is not None else None
+    if request is not None:
+        agents.assert_same(at, request)
     record, params = _record(at), _yaml(at, "params.yaml")
     decision, before = at.report(Decision), champion.began_with(at)
     base = at.report(PolicyReport)
     if base is None:
         raise UserError(f"revision {at.commit[:10]} of {model} has no report of its base model: it is incomplete.")
     judged = decision if number != BEGINNING else None
-    look = state.looks.get(waiting.act.registration) if waiting is not None else None
+    look = state.looks.get(request.act.registration) if request is not None else None
     entries = {"promotion": number} if made is not None else {}
-    entries |= {"request": waiting.number, "registration": waiting.act.registration} if waiting is not None else {}
+    entries |= {"request": request.number, "registration": request.act.registration} if request is not None else {}
     approvals = tuple(map(_voiced, made.approvals)) if made is not None else ()
     overrides = tuple(map(_voiced, made.overrides)) if made is not None else ()
     named = {*entries.values(), *(one.entry for one in (*approvals, *overrides))}
-    machine = (state.grounds.keys.get(waiting.number) or ("",))[-1] if waiting is not None else ""
+    machine = (state.grounds.keys.get(request.number) or ("",))[-1] if request is not None else ""
     lock, environment = _stages(at, record), _environment(at, record)
     recipe = str(params.get("recipe", {}).get("path", ""))
     measured, measured_on = _measured(at, number, decision)
@@ -212,7 +212,7 @@ def gather(clone: Clone, state: State, model: str, number: int) -> Subject:
         machine_name=(state.policy.machine_of(machine) or "") if machine else "",
         approvals=approvals,
         overrides=overrides,
-        doubt=str(state.doubtful().get(number, "")) if made is not None else "",
+        key_compromise=str(state.doubtful().get(number, "")) if made is not None else "",
         withdrawn=f"{back.who} on {back.time}: {back.why}" if back else "",
         run=run,
         revision=at.commit,
@@ -221,7 +221,7 @@ def gather(clone: Clone, state: State, model: str, number: int) -> Subject:
         edited=tuple(record.get("edited", ())),
         started=str(record.get("started", "")),
         ended=str(record.get("ended") or ""),
-        started_by=waiting.starter_name if waiting is not None else str(record.get("started_by", "")),
+        started_by=request.starter_name if request is not None else str(record.get("started_by", "")),
         lock_sha256=at.lock_sha256,
         stages=lock,
         params=params,
@@ -261,8 +261,8 @@ def _found(clone: Clone, state: State, model: str, number: int) -> tuple[Revisio
     return Revision(clone, made.revision), made.run, served
 
 
-def _voiced(said: Said) -> Voiced:
-    return Voiced(said.number, said.person, said.time, said.reason)
+def _voiced(signed: SignedEntry) -> Voiced:
+    return Voiced(signed.number, signed.person, signed.time, signed.reason)
 
 
 # -- the revision ----------------------------------------------------------------------------------
@@ -352,9 +352,9 @@ def _environment(at: Revision, record: dict[str, Any]) -> dict[str, Any]:
         last = reports.parse(Environment, content, where).starts[-1]
     except (ValidationError, IndexError):
         raise UserError(f"{where} is not whole: it was changed.") from None
-    said = f"installed when the run started at {last.started}"
+    source = f"installed when the run started at {last.started}"
     known = {"tool": last.tool, "python": last.python, "platform": last.platform}
-    return known | {"packages": dict(sorted(last.packages.items())), "packages_from": said}
+    return known | {"packages": dict(sorted(last.packages.items())), "packages_from": source}
 
 
 def prompt_sha256(prompt: PromptSettings) -> str:

@@ -20,16 +20,16 @@ from typing import Any, BinaryIO, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from rft import files, reports, shelves
+from rft import files, reports, stage_files
 from rft.errors import InfrastructureError, UserError
 from tasks.runs import records
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
 
 R = TypeVar("R", bound=reports.Report)
-WEIGHTS = str(shelves.folder("champion") / "weights")
-PROFILE = str(shelves.folder("champion") / "profile.json")
-WINDOW = str(shelves.folder("champion") / "window.json")
+WEIGHTS = str(stage_files.folder("champion") / "weights")
+PROFILE = str(stage_files.folder("champion") / "profile.json")
+WINDOW = str(stage_files.folder("champion") / "window.json")
 IN_GIT = (reports.Champion, reports.Opening, reports.Registration)
 """Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
@@ -178,7 +178,7 @@ class Revision:
 
     def report(self, kind: type[R]) -> R | None:
         """Read the run's report of this kind; None when the run has none."""
-        path = shelves.path(kind)
+        path = stage_files.path(kind)
         content = self.read(path)
         if content is None:
             return None
@@ -187,7 +187,7 @@ class Revision:
     def told(self, kind: type[R]) -> R | None:
         """Read what the flow wrote down for the stages (IN_GIT); None when the run has none."""
         assert kind in IN_GIT
-        path = shelves.path(kind)
+        path = stage_files.path(kind)
         content = self.file(str(path))
         return None if content is None else self._parsed(kind, content, path)
 
@@ -338,12 +338,12 @@ def _in_cache(cache: Path, md5: str) -> Path:
 
 
 def restore(at: Revision, folder: Path) -> None:
-    """Write the files of every shelf, and the settings; of an output folder only its report, not
+    """Write the files of every stage, and the settings; of an output folder only its report, not
     its weights."""
     for out in at.outs.values():
         name = f"{out.path}/report.json" if out.is_folder else out.path
         _write(at.read(name), folder / name)
-    for name in ("params.yaml", *(str(shelves.path(kind)) for kind in IN_GIT)):
+    for name in ("params.yaml", *(str(stage_files.path(kind)) for kind in IN_GIT)):
         _write(at.file(name), folder / name)
 
 

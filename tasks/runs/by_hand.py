@@ -1,7 +1,7 @@
 """Stages outside of any run: nothing is recorded.
 
-    run_stage         one stage: this folder's data/ goes in, the stage's shelf comes out
-    measure           the baseline of given rows: no traffic, no ledger, no shelf goes in
+    run_stage         one stage: this folder's data/ goes in, the stage's files come out
+    measure           the baseline of given rows: no traffic, no ledger, no files of other stages
 
 The stage runs as in a run: by DVC, in a worktree whose params.yaml has every value written out. So
 any settings will do, not only those of the clone's params.yaml; a section that the file leaves out
@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rft import commands, config, needs, reports, shelves
+from rft import commands, config, needs, reports, stage_files
 from rft.errors import UserError
 from rft.models import source
 from rft.types import Example
@@ -26,21 +26,24 @@ from tasks.runs import run as runs
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 
-_BROUGHT = (str(shelves.folder("champion")), str(shelves.folder("model")), str(shelves.SNAPSHOT))
+_BROUGHT = (str(stage_files.folder("champion")), str(stage_files.folder("model")), str(stage_files.SNAPSHOT))
 """What the flow writes, and no stage."""
 
 
 def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
-    """Run one stage. The clone's shelf changes only when all went well. Raises UserError for a
-    missing shelf, StageFailed with the stage's own message."""
+    """Run one stage. The clone's files change only when all went well. Raises UserError for a
+    missing file, StageFailed with the stage's own message."""
     runs.refuse_missing_recipe(clone, params)
-    for path in _shelves(name):
+    for path in _stage_files(name):
         if not path.startswith(_BROUGHT) and not (clone.root / path).exists():
             before = commands.stage(Path(path).parts[1])
             raise UserError(f"stage {name} reads {path}, which is missing. Run the stage that writes it: {before}")
     with _worktree(clone, params, name) as tree:
-        for path in _shelves(name):
-            if path not in (str(shelves.SNAPSHOT), str(shelves.folder("model"))) and (clone.root / path).exists():
+        for path in _stage_files(name):
+            if (
+                path not in (str(stage_files.SNAPSHOT), str(stage_files.folder("model")))
+                and (clone.root / path).exists()
+            ):
                 _copy(clone.root / path, tree / path)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, name)
@@ -54,7 +57,7 @@ def measure(
     served: Served,
     recipe: Mapping[str, str] | None = None,
 ) -> reports.BaselineReport:
-    """Run stages `policy` and `baseline` on these rows as validation examples, and leave the shelf
+    """Run stages `policy` and `baseline` on these rows as validation examples, and leave the files
     of the latter. `recipe`: the files of a recipe that is written for this measurement alone.
 
     A later run with the same settings and rows takes both stages from the cache. Raises UserError
@@ -67,23 +70,23 @@ def measure(
             place = tree / params.recipe.path / name
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8")
-        reports.write_lines((row.line for row in rows), tree / shelves.examples_file("validation"))
-        reports.write_json(params.examples.keys.model_dump(), tree / shelves.KEYS)
+        reports.write_lines((row.line for row in rows), tree / stage_files.examples_file("validation"))
+        reports.write_json(params.examples.keys.model_dump(), tree / stage_files.KEYS)
         served.place(tree)
         for name in ("policy", "baseline"):
             repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, "baseline")
-        return reports.read(reports.BaselineReport, tree / shelves.path(reports.BaselineReport))
+        return reports.read(reports.BaselineReport, tree / stage_files.path(reports.BaselineReport))
 
 
 def _keep(clone: Clone, tree: Path, name: str) -> None:
-    """Put the stage's shelf in place of the clone's."""
+    """Put the stage's folder in place of the clone's."""
     fresh = folder(clone) / "shelf"
-    _copy(tree / shelves.folder(name), fresh)
-    shelf = clone.root / shelves.folder(name)
-    shutil.rmtree(shelf, ignore_errors=True)
-    shelf.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(fresh, shelf)
+    _copy(tree / stage_files.folder(name), fresh)
+    stage_folder = clone.root / stage_files.folder(name)
+    shutil.rmtree(stage_folder, ignore_errors=True)
+    stage_folder.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(fresh, stage_folder)
 
 
 def lock(clone: Clone) -> Path:
@@ -93,7 +96,7 @@ def lock(clone: Clone) -> Path:
 
 @contextlib.contextmanager
 def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
-    """One at a time: two would write the same shelves. Clears what a killed one left first."""
+    """One at a time: two would write the same files. Clears what a killed one left first."""
     place = folder(clone)
     with records.held(lock(clone)) as free:
         if not free:
@@ -126,7 +129,7 @@ def clear(clone: Clone) -> None:
     shutil.rmtree(folder(clone), ignore_errors=True)
 
 
-def _shelves(name: str) -> list[str]:
+def _stage_files(name: str) -> list[str]:
     return [path for path in needs.NEEDS[name].files if path.startswith(f"{needs.DATA}/")]
 
 

@@ -12,8 +12,8 @@ wrote, so Git keeps their hashes only.
 
 Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed
 prompt: it is served until something is promoted, and the first promotion registers it. A promoted
-champion is read from the revision of the run that made it, so its shelf in a later run is a pure
-function of that revision.
+champion is read from the revision of the run that made it, so its folder in a later run is a
+pure function of that revision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rft import commands, config, files, reports, shelves
+from rft import commands, config, files, reports, stage_files
 from rft.errors import ConfigError, UserError
 from rft.reports import (
     ChallengerReport,
@@ -73,10 +73,10 @@ class Served:
             )
 
     def place(self, tree: Path, weights: bool = True) -> None:
-        """Write the shelf anew: a commit may hold that of an earlier champion. `weights`: those
+        """Write the folder anew: a commit may hold that of an earlier champion. `weights`: those
         too, and DVC's pointers to them and to the profiles."""
-        files.delete(tree / shelves.folder("champion"))
-        reports.write(self.champion, tree / shelves.path(Champion))
+        files.delete(tree / stage_files.folder("champion"))
+        reports.write(self.champion, tree / stage_files.path(Champion))
         profiles = {PROFILE: self.profile, WINDOW: self.window}
         for path, profile in profiles.items():
             if profile is not None:
@@ -93,7 +93,7 @@ class Served:
 BEGINNING = Served(Champion())
 
 
-def in_words(number: int) -> str:
+def describe(number: int) -> str:
     """Name a champion, in the same words on every page and in every message."""
     return f"champion {number}" if number else "the beginning"
 
@@ -104,9 +104,9 @@ def number(recorded: int) -> int:
     return 0 if recorded <= 1 else recorded
 
 
-def of(revision: Revision, run: str, version: int) -> Served:
+def from_revision(revision: Revision, run: str, version: int) -> Served:
     """The champion that the run's promotion request describes. Raises UserError without one."""
-    request = revision.report(PromotionRequest) if revision.json(shelves.path(PromotionRequest)) else None
+    request = revision.report(PromotionRequest) if revision.json(stage_files.path(PromotionRequest)) else None
     if request is None:
         raise UserError(f"run {run} left no promotion request.")
     return _served(revision, run, version, request.candidate, request.prompt, request.serve)
@@ -127,7 +127,7 @@ def judged(revision: Revision, run: str, decision: Decision) -> Served:
 
 def began_with(revision: Revision) -> Champion:
     """The champion that the run began with."""
-    path = str(shelves.path(Champion))
+    path = str(stage_files.path(Champion))
     return reports.parse(Champion, revision.file(path) or b"{}", f"{path} of revision {revision.commit[:10]}")
 
 
@@ -138,7 +138,7 @@ def _served(
     if candidate == "challenger":
         trained = revision.report(TrainReport)
         policy = revision.report(PolicyReport)
-        profile = revision.read(shelves.INPUTS_PROFILE)
+        profile = revision.read(stage_files.INPUTS_PROFILE)
         if trained is None or policy is None or profile is None:
             missing = "the report of its policy or of its training, or the profile of its examples"
             raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks {missing}. Start a new run.")
@@ -152,7 +152,7 @@ def _served(
         raise UserError(
             f"run {run}: its reports name {weights} weights, and its dvc.lock does not agree. Start a new run."
         )
-    window = revision.read(shelves.CURRENT_PROFILE)
+    window = revision.read(stage_files.CURRENT_PROFILE)
     champion = Champion(
         version=version,
         run=run,
@@ -180,6 +180,6 @@ def _kept_profile(revision: Revision, run: str, before: Champion) -> bytes | Non
         raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks {PROFILE}. Start a new run.")
     found = hashlib.sha256(profile).hexdigest()
     if before.profile_sha256 not in (None, found):
-        named = f"its {shelves.path(Champion)} names {before.profile_sha256}"
+        named = f"its {stage_files.path(Champion)} names {before.profile_sha256}"
         raise UserError(f"run {run}: {PROFILE} has hash {found}, but {named}. Start a new run.")
     return profile

@@ -4,7 +4,7 @@
     .rft/worktrees/   the folders of runs that are not over
     .rft/logs/        what the stages of a run printed
     .rft/reports/     the HTML page of each run
-    .rft/progress/    work of stages that is not safe on a shelf yet (see rft/progress.py)
+    .rft/progress/    work of stages whose files are not safe yet (see rft/progress.py)
     .rft/keys/        the machine key of this clone; .rft/ledger/ what it has seen of the ledger
     .rft/openlineage/ lineage events that their receiver has not taken yet, a file per run
     .rft/mlflow/      what MLflow was not told yet, a file per run

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from rft import config, reports, secrets, shelves
+from rft import config, reports, secrets, stage_files
 from rft.errors import ConfigError, RftError, UserError
 from rft.reports import Arm, Metric, wording
 from tasks.runs import champion, origin, records
@@ -188,7 +188,7 @@ class _Source:
             state=self.record.state,
             started=self.record.started,
             code=self.record.commit[:10] + (" + edits" if self.record.dirty else ""),
-            champion=champion.in_words(champion.number(self.record.champion_version)),
+            champion=champion.describe(champion.number(self.record.champion_version)),
             decision=decision.decision if decision is not None else "none",
             reason=decision.reason if decision is not None else self.record.message,
             judged=judged.name if judged is not None else "",
@@ -206,14 +206,14 @@ class _Source:
             file = self.clone.worktrees / self.record.name / path
             return file.read_bytes() if file.is_file() else None
         try:
-            in_git = path == "params.yaml" or path in {str(shelves.path(kind)) for kind in IN_GIT}
+            in_git = path == "params.yaml" or path in {str(stage_files.path(kind)) for kind in IN_GIT}
             return self.at.file(path) if in_git else self.at.read(path)
         except RftError as error:
             self.missing.append(str(error))
             return None
 
     def report(self, kind: type[R]) -> R | None:
-        path = str(shelves.path(kind))
+        path = str(stage_files.path(kind))
         content = self.read(path)
         if content is None:
             return None
@@ -288,7 +288,7 @@ class _Source:
         return found
 
     def seconds(self) -> dict[str, Any]:
-        content = self.read(str(shelves.timing("challenger")))
+        content = self.read(str(stage_files.timing("challenger")))
         return (yaml.safe_load(content) or {}).get("rollout_s", {}) if content else {}
 
 

@@ -16,7 +16,7 @@ EVERY_S = 5.0
 
 
 class Lines:
-    """A listener: `begin(stage)`, `hear(line)` for each line, `end(how)`."""
+    """A listener: `begin(stage)`, `on_line(line)` for each line, `end(how)`."""
 
     def __init__(self) -> None:
         self.stage = ""
@@ -26,27 +26,27 @@ class Lines:
     def begin(self, stage: str) -> None:
         self.stage, self._began, self._told = stage, time.monotonic(), 0.0
 
-    def hear(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         found = COUNTED.match(line)
         if found is None:
-            self.say(line)
+            self.print_line(line)
         elif int(found[1]) >= int(found[2]) or time.monotonic() - self._told >= EVERY_S:
             self._told = time.monotonic()
-            self.say(line)
+            self.print_line(line)
 
     def end(self, how: str) -> None:
         if how != "ran":
             self.skipped.append(self.stage)
-        words = {
+        text = {
             "ran": "",
             "unchanged": "unchanged, skipped",
             "restored": "unchanged, skipped: taken from an earlier run",
         }[how]
-        self.say(f"  {'✓' if how == 'ran' else '·'} {self.stage:<11} {self.seconds:6.1f} s  {words}".rstrip())
+        self.print_line(f"  {'✓' if how == 'ran' else '·'} {self.stage:<11} {self.seconds:6.1f} s  {text}".rstrip())
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         print(secrets.redact(text), flush=True)

@@ -189,8 +189,8 @@ class _Fork:
 def _told(line: socket.socket, what: str) -> int | None:
     """Wait for word of a fork. None where `Loaded` or the fork died before that."""
     with contextlib.suppress(OSError):
-        if said := line.recv(64):
-            word, number = json.loads(said)
+        if received := line.recv(64):
+            word, number = json.loads(received)
             return number if word == what else None
     return None
 

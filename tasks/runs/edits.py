@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rft import shelves
+from rft import stage_files
 from rft.errors import UserError
 from rft.secrets import variables
 from tasks.runs.clone import Clone
@@ -32,10 +32,10 @@ _NOT_EDITS = (
     "params.yaml",
     "dvc.lock",
     "infra/ledger.yaml",
-    str(shelves.ENVIRONMENT),
-    str(shelves.folder("champion")),
-    str(shelves.folder("model")),
-    str(shelves.folder("registration")),
+    str(stage_files.ENVIRONMENT),
+    str(stage_files.folder("champion")),
+    str(stage_files.folder("model")),
+    str(stage_files.folder("registration")),
 )
 _MAX_BYTES = 50 * 2**20
 

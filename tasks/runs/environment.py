@@ -13,13 +13,13 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from rft import reports, shelves
+from rft import reports, stage_files
 from rft.reports.environment import Environment, Start
 
 
 def record(tree: Path, started: str) -> None:
     """Write what is installed now into a run's folder, after what earlier starts of it had."""
-    path = tree / shelves.ENVIRONMENT
+    path = tree / stage_files.ENVIRONMENT
     before = reports.read(Environment, path).starts if path.exists() else []
     now = Start(
         started=started,
@@ -34,7 +34,7 @@ def record(tree: Path, started: str) -> None:
 
 def sha256(tree: Path) -> str | None:
     """Of what was written; None where a run's folder has none."""
-    path = tree / shelves.ENVIRONMENT
+    path = tree / stage_files.ENVIRONMENT
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 

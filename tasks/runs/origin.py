@@ -41,7 +41,7 @@ class Origin:
     """The signed statement of who started it."""
 
 
-def of(at: Revision, run: str) -> Origin:
+def from_revision(at: Revision, run: str) -> Origin:
     """Raises UserError for a revision that is not this run's."""
     told = recorded(at, run)
     found = edits.between(at.clone, f"{at.commit}^1", at.commit)

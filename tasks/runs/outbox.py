@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rft.words import counted
+from rft.formatting import counted
 from tasks.runs import records
 from tasks.runs.clone import Clone
 
@@ -40,7 +40,7 @@ END_S = 15.0
 """How long the run's end waits for one more piece to be taken."""
 LONGEST_END_S = 60.0
 """And for all of them, where a receiver takes one now and then."""
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 class Refused(Exception):
@@ -74,13 +74,26 @@ class Outbox:
     `settle` and `close`."""
 
     def __init__(
-        self, clone: Clone, folder: str, run: str | None, receiver: Receiver, say: Say, what: str, whole: bool = False
+        self,
+        clone: Clone,
+        folder: str,
+        run: str | None,
+        receiver: Receiver,
+        report_line: ReportLine,
+        what: str,
+        whole: bool = False,
     ):
         """`folder`: below `.rft/`, and the name under which lines are said. `run`: None where only
         what others left is sent. `what`: one piece, in a word."""
         place = clone.state / folder
         self._file = place / f"{run or '.none'}.ndjson"
-        self._label, self._receiver, self._say, self._what, self._whole = folder, receiver, say, what, whole
+        self._label, self._receiver, self._report_line, self._what, self._whole = (
+            folder,
+            receiver,
+            report_line,
+            what,
+            whole,
+        )
         self._held = ExitStack()
         self._left = deque(self._waiting(clone, run))
         self._problem = self._told = ""
@@ -111,7 +124,7 @@ class Outbox:
             except OSError as error:
                 if not self._in_memory:
                     memory = f"{self._what}s are only in memory until they are taken"
-                    self._say(f"[{self._label}] {piece.file}: {error.strerror}: {memory}")
+                    self._report_line(f"[{self._label}] {piece.file}: {error.strerror}: {memory}")
                 self._in_memory = True
             self._left.append(piece)
             self._changed.notify_all()
@@ -142,7 +155,7 @@ class Outbox:
             elif all(piece.file != self._file for piece in left):
                 self._file.unlink(missing_ok=True)
         self._held.close()
-        self._say_end(left)
+        self._report_end(left)
 
     def _wait(self) -> None:
         until, taken = time.monotonic() + LONGEST_END_S, -1
@@ -150,26 +163,28 @@ class Outbox:
             taken = self._taken
             self._thread.join(min(END_S, left))
 
-    def _say_end(self, left: list[Piece]) -> None:
+    def _report_end(self, left: list[Piece]) -> None:
         refused = self._file.with_suffix(".refused")
         if self._refused:
             wrong = counted(self._refused, self._what)
-            self._say(f"[{self._label}] {self._receiver.name} calls {wrong} wrong; they are put aside in {refused}")
+            self._report_line(
+                f"[{self._label}] {self._receiver.name} calls {wrong} wrong; they are put aside in {refused}"
+            )
         if left:
             mine = counted(len(left), self._what)
             why = self._problem or f"no answer within {END_S:g} s"
             files = ", ".join(dict.fromkeys(str(piece.file) for piece in left))
             kept = f"Kept in {files}: the next run that tells it sends them first"
-            self._say(f"[{self._label}] {mine} not taken by {self._receiver.name} ({why}). {kept}")
+            self._report_line(f"[{self._label}] {mine} not taken by {self._receiver.name} ({why}). {kept}")
         elif self._told:
-            self._say(f"[{self._label}] {self._receiver.name} answers again, and has taken every {self._what}")
+            self._report_line(f"[{self._label}] {self._receiver.name} answers again, and has taken every {self._what}")
 
     def _tell(self) -> None:
         """Say once what is wrong."""
         if self._problem and not self._told:
             self._told = self._problem
             again = f"The run goes on, and {self._what}s are kept in {self._file.parent} and sent again"
-            self._say(f"[{self._label}] {self._receiver.name}: {self._told}. {again}")
+            self._report_line(f"[{self._label}] {self._receiver.name}: {self._told}. {again}")
 
     def _work(self) -> None:
         failures = late = 0

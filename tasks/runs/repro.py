@@ -70,11 +70,11 @@ def repro(
     *,
     log: Path | None = None,
     note_group: Callable[[int], None] | None = None,
-    overhear: Callable[[str], bool] | None = None,
+    on_line: Callable[[str], bool] | None = None,
     deadline: float | None = None,
     loaded: dvc_process.Loaded | None = None,
 ) -> Outcome:
-    """Bring one stage's shelf up to date. Lines for which `overhear` is true are not shown.
+    """Bring one stage's files up to date. Lines for which `on_line` is true are not shown.
 
     Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot run it, and
     Stopped when the stage ended in order, at its `deadline` (seconds since 1970) or because `rft
@@ -101,23 +101,23 @@ def repro(
             if file:
                 print(line, file=file, flush=True)
             how = "unchanged" if _UNCHANGED.match(line) else "restored" if _RESTORED.match(line) else how
-            if DVC_SAYS.match(line) or (overhear and overhear(line)):
+            if DVC_SAYS.match(line) or (on_line and on_line(line)):
                 continue
             if line.startswith("error: "):
-                _hear(lines, error)
+                _show(lines, error)
                 error = [line]
             elif error:
                 error.append(line)
             else:
-                lines.hear(line)
+                lines.on_line(line)
         code = process.wait()
     if code != 0:
         failure = _failure(stage, list(last), log, killed=code == -signal.SIGKILL)
-        _hear(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
+        _show(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
         raise failure
     with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft gc` sees
         progress.forget(stage, config.load(tree / "params.yaml"), tree, state)
-    _hear(lines, error)
+    _show(lines, error)
     lines.end(how)
     return Outcome(stage, how)
 
@@ -133,9 +133,9 @@ def _of_stages(state: Path, run: str | None, deadline: float | None) -> dict[str
     return found | {"PYTHONUNBUFFERED": "1"}
 
 
-def _hear(lines: Lines, several: list[str]) -> None:
+def _show(lines: Lines, several: list[str]) -> None:
     for line in several:
-        lines.hear(line)
+        lines.on_line(line)
 
 
 def dvc(tree: Path, *arguments: str) -> str:
@@ -146,8 +146,8 @@ def dvc(tree: Path, *arguments: str) -> str:
         code = process.wait()
     if code != 0:
         errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
-        said = secrets.redact(" ".join(errors) or output.strip())
-        raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {said}")
+        printed = secrets.redact(" ".join(errors) or output.strip())
+        raise InfrastructureError(f"dvc {' '.join(arguments)} failed in {tree}: {printed}")
     return output
 
 
@@ -161,21 +161,21 @@ def _failure(stage: str, lines: list[str], log: Path | None, killed: bool = Fals
             if DVC_SAYS.match(line):
                 break
             message.append(line)
-        words, code = f"stage {stage}: " + "\n".join(message), int(exited)
-        return Stopped(words) if code == Stopped.exit_code else StageFailed(words, code)
+        text, code = f"stage {stage}: " + "\n".join(message), int(exited)
+        return Stopped(text) if code == Stopped.exit_code else StageFailed(text, code)
     if exited is not None:
         own = [line for line in lines if not DVC_SAYS.match(line)]
         kind = StageKilled if int(exited) == -signal.SIGKILL else StageFailed
         return kind(f"stage {stage} crashed. The end of what it printed:\n" + "\n".join(own[-8:]) + where, 1)
     if killed:
-        words = f"stage {stage}: its processes were killed with -9, by somebody or because memory ran out.{where}"
-        return StageKilled(words, InfrastructureError.exit_code)
+        text = f"stage {stage}: its processes were killed with -9, by somebody or because memory ran out.{where}"
+        return StageKilled(text, InfrastructureError.exit_code)
     errors = " ".join(line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: "))
-    said = (errors or "\n".join(lines[-8:])).rstrip(".")
-    if "are missing from 'params.yaml'" in said:
+    printed = (errors or "\n".join(lines[-8:])).rstrip(".")
+    if "are missing from 'params.yaml'" in printed:
         shown = commands.command("doctor", "--show-resolved")
         remedy = f"a section may be empty, such as `{stage}: {{}}`; the value of a single key is shown by {shown}"
-        return UserError(f"stage {stage}: {said}. DVC asks for all that a stage depends on. Write it: {remedy}")
-    lost = re.search(r"data/(\w+)", said) if re.search("No such file|does not exist|missing data", said) else None
+        return UserError(f"stage {stage}: {printed}. DVC asks for all that a stage depends on. Write it: {remedy}")
+    lost = re.search(r"data/(\w+)", printed) if re.search("No such file|does not exist|missing data", printed) else None
     remedy = f" Run the stage that writes it: {commands.stage(lost[1])}." if lost and lost[1] in STAGES else ""
-    return InfrastructureError(f"stage {stage}: DVC could not run it: {said}.{remedy}{where}")
+    return InfrastructureError(f"stage {stage}: DVC could not run it: {printed}.{remedy}{where}")

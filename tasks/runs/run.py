@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, files, reports, secrets, shelves, stopping
+from rft import commands, config, files, reports, secrets, stage_files, stopping
 from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
 from rft.models import source
@@ -54,11 +54,11 @@ _POINTERS = ("profile.json.dvc", "window.json.dvc", "weights.dvc")
 _FORCED = (
     "params.yaml",
     "dvc.lock",
-    *(f"{shelves.folder('champion')}/{name}" for name in ("champion.json", *_POINTERS)),
-    str(shelves.path(Registration)),
-    str(shelves.path(Model)),
-    f"{shelves.folder('model')}/{source.TEMPLATE}",
-    str(shelves.ENVIRONMENT),
+    *(f"{stage_files.folder('champion')}/{name}" for name in ("champion.json", *_POINTERS)),
+    str(stage_files.path(Registration)),
+    str(stage_files.path(Model)),
+    f"{stage_files.folder('model')}/{source.TEMPLATE}",
+    str(stage_files.ENVIRONMENT),
 )
 
 
@@ -91,7 +91,7 @@ class Run:
     def tree(self) -> Path:
         return self.clone.worktrees / self.record.name
 
-    def shelf(self, stage: str) -> Path:
+    def stage_folder(self, stage: str) -> Path:
         return self.tree / "data" / stage
 
     @property
@@ -152,7 +152,7 @@ def plan(
     window: str | Path | None = None,
     clean_only: bool = False,
     code: RunRecord | None = None,
-    say: windows.Say = lambda _: None,
+    report_line: windows.ReportLine = lambda _: None,
 ) -> Plan:
     """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
     UserError for a window that cannot be had and for edits that cannot or must not travel,
@@ -161,8 +161,8 @@ def plan(
     refuse_missing_recipe(clone, params)
     config.refuse_unset(params, clone.root / params.recipe.path)
     served.refuse_other_base(params)
-    base = source.resolve(params.policy, clone.root, clone.state, say)
-    params, inputs = with_inputs(clone, params, window, say)
+    base = source.resolve(params.policy, clone.root, clone.state, report_line)
+    params, inputs = with_inputs(clone, params, window, report_line)
     if code is not None and code.revision is not None:
         return Plan(code.commit, user_edits.between(clone, code.commit, code.revision), params, inputs, served, base)
     edits = user_edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
@@ -182,11 +182,14 @@ def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
 
 
 def with_inputs(
-    clone: Clone, params: config.Params, window: str | Path | None = None, say: windows.Say = lambda _: None
+    clone: Clone,
+    params: config.Params,
+    window: str | Path | None = None,
+    report_line: windows.ReportLine = lambda _: None,
 ) -> tuple[config.Params, dict[str, Path]]:
     """Ingest the window and pin it by its hash; also return what a worktree needs: path there ->
     its source."""
-    params, inputs = windows.take_in(clone, params, window, say)
+    params, inputs = windows.take_in(clone, params, window, report_line)
     return params, inputs | given_model(clone, params)
 
 
@@ -434,12 +437,14 @@ verdict on drift do, and Git keeps all for ever: their message stays in this clo
 def _stopping(run: Run, where: str) -> dict[str, Any]:
     """`where`: which stage stopped, where in it, and why."""
     if run.cancelled:
-        words = f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."
-        return {"state": "cancelled", "message": words}
+        message = f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."
+        return {"state": "cancelled", "message": message}
     hours = (run.record.spent_s + time.time() - run.since) / 3600
     limit = "" if run.max_hours is None else f" of run.max_hours = {run.max_hours:g}"
-    words = f"run {run.name} has worked for {hours:.3g} hours{limit} and stopped in order ({where}). Its work is kept."
-    return {"state": "paused", "message": f"{words} The same command with a higher run.max_hours goes on with it."}
+    message = (
+        f"run {run.name} has worked for {hours:.3g} hours{limit} and stopped in order ({where}). Its work is kept."
+    )
+    return {"state": "paused", "message": f"{message} The same command with a higher run.max_hours goes on with it."}
 
 
 def _ending(error: BaseException) -> dict[str, Any]:
@@ -521,8 +526,20 @@ def _written(run: Run) -> str:
         git(run.tree, *here, "read-tree", run.record.commit, index=index)
         git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
         # the user's commit may hold an earlier champion's, and version 0.1.0 kept its profile there
-        shelf = str(shelves.folder("champion"))
-        git(run.tree, *here, "rm", "-r", "--force", "--cached", "--quiet", "--ignore-unmatch", "--", shelf, index=index)
+        stage_folder = str(stage_files.folder("champion"))
+        git(
+            run.tree,
+            *here,
+            "rm",
+            "-r",
+            "--force",
+            "--cached",
+            "--quiet",
+            "--ignore-unmatch",
+            "--",
+            stage_folder,
+            index=index,
+        )
         forced = [path for path in _FORCED if (run.tree / path).exists()]
         git(run.tree, *here, "add", "--force", "--", *forced, index=index)
         return git(run.tree, *here, "write-tree", index=index)

@@ -29,11 +29,11 @@ LAID_OUT = "transfer-"
 def push(clone: Clone, commit: str) -> None:
     """Upload a revision's outputs, and see that they arrived. Raises InfrastructureError."""
     with _laid(clone, commit) as tree:
-        said = _dvc(tree, "push")
+        output = _dvc(tree, "push")
         missing = json.loads(_dvc(tree, "status", "--cloud", "--json") or "{}")
         if missing:
             names = ", ".join(sorted(missing)[:5])
-            raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {names} ({said}). Push again.")
+            raise InfrastructureError(f"after `dvc push`, DVC's remote still lacks {names} ({output}). Push again.")
 
 
 def fetch(clone: Clone, at: Revision) -> None:

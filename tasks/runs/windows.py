@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from glob import has_magic
 from pathlib import Path
 
-from rft import config, shelves
-from rft.snapshots.addresses import is_address, shown
+from rft import config, stage_files
+from rft.traffic.addresses import is_address, shown
 from tasks.runs.clone import Clone
 
-Say = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 def folder(clone: Clone) -> Path:
@@ -27,7 +27,7 @@ def folder(clone: Clone) -> Path:
 
 
 def take_in(
-    clone: Clone, params: config.Params, log: str | Path | None = None, say: Say = lambda _: None
+    clone: Clone, params: config.Params, log: str | Path | None = None, report_line: ReportLine = lambda _: None
 ) -> tuple[config.Params, dict[str, Path]]:
     """Ingest a log, by default that of `traffic.file`.
 
@@ -35,20 +35,20 @@ def take_in(
     Raises UserError for a log that is not there, is not the one of `traffic.sha256`, or holds too
     few conversations.
     """
-    from rft.snapshots import ingest, reading  # a third of the time in which most verbs start
+    from rft.traffic import ingest, reading  # a third of the time in which most verbs start
 
     wanted = str(params.traffic.file if log is None else log)
-    snapshot = ingest.ingest(wanted, params.traffic, clone.root, folder(clone), say)
+    snapshot = ingest.ingest(wanted, params.traffic, clone.root, folder(clone), report_line)
     os.utime(snapshot)  # `rft gc` counts the days since a run last asked for it
     pinned = {"file": named(clone, wanted), "sha256": reading.manifest(snapshot).sha256}
     traffic = params.traffic.model_copy(update=pinned)
-    return params.model_copy(update={"traffic": traffic}), {str(shelves.SNAPSHOT): snapshot}
+    return params.model_copy(update={"traffic": traffic}), {str(stage_files.SNAPSHOT): snapshot}
 
 
 def unused(clone: Clone, unfinished: set[str]) -> Iterator[Path]:
     """The snapshots that none of these runs links to. By name: the links break when a clone is
     moved, and the next start of the run makes them anew."""
-    links = [clone.worktrees / name / shelves.SNAPSHOT for name in unfinished]
+    links = [clone.worktrees / name / stage_files.SNAPSHOT for name in unfinished]
     if not all(link.is_symlink() for link in links):
         return  # a worktree is gone, or was copied with what its links led to: nobody knows which
     linked = {Path(os.readlink(link)).name for link in links}

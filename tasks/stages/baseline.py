@@ -6,13 +6,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import BaselineReport
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="baseline", task_run_name="baseline {run.name}", cache_policy=NO_CACHE)
 def evaluate_baseline(run: Run) -> BaselineReport:
-    report = climb(
+    report = drive_stage(
         run,
         "baseline",
         BaselineReport,

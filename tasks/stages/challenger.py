@@ -6,13 +6,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import ChallengerReport
-from tasks.ladder import Numbers, climb
 from tasks.runs.run import Run
+from tasks.stage_runner import Numbers, drive_stage
 
 
 @task(name="challenger", task_run_name="challenger {run.name}", cache_policy=NO_CACHE)
 def evaluate_challenger(run: Run) -> ChallengerReport:
-    return climb(run, "challenger", ChallengerReport, _numbers)
+    return drive_stage(run, "challenger", ChallengerReport, _numbers)
 
 
 def _numbers(report: ChallengerReport) -> Numbers:

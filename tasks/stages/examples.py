@@ -7,15 +7,15 @@ from prefect.cache_policies import NO_CACHE
 
 from rft.reports import ExamplesReport
 from tasks.display import datasets
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="examples", task_run_name="examples {run.name}", cache_policy=NO_CACHE)
 def build_examples(run: Run, refresh: bool) -> ExamplesReport:
     if refresh:
         run.set_param("examples", "source", "window")
-    report = climb(
+    report = drive_stage(
         run,
         "examples",
         ExamplesReport,

@@ -6,13 +6,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import Decision
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="gate", task_run_name="gate {run.name}", cache_policy=NO_CACHE)
 def decide(run: Run) -> Decision:
-    decision = climb(
+    decision = drive_stage(
         run,
         "gate",
         Decision,

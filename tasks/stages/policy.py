@@ -8,19 +8,19 @@ from prefect.cache_policies import NO_CACHE
 
 from rft.reports import PolicyReport
 from tasks.display.tracking import whole_rows
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="policy", task_run_name="policy {run.name}", cache_policy=NO_CACHE)
 def build_policy(run: Run) -> PolicyReport:
-    report = climb(
+    report = drive_stage(
         run,
         "policy",
         PolicyReport,
         lambda report: {"parameters": report.num_parameters, "final_loss": report.final_loss},
     )
-    if (metrics := run.shelf("policy") / "metrics.jsonl").exists():
+    if (metrics := run.stage_folder("policy") / "metrics.jsonl").exists():
         rows = whole_rows(metrics)
         run.tracker.steps(rows if run.record.stages["policy"] == "ran" else rows[-1:], "policy/")
     return report

@@ -6,13 +6,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rft.reports import PromptReport
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="prompt", task_run_name="prompt {run.name}", cache_policy=NO_CACHE)
 def optimize_prompt(run: Run) -> PromptReport:
-    report = climb(
+    report = drive_stage(
         run,
         "prompt",
         PromptReport,

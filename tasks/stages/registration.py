@@ -14,4 +14,4 @@ from tasks.runs.run import Run
 
 @task(name="register", task_run_name="register {run.name}", cache_policy=NO_CACHE)
 def register_look(run: Run) -> Registration:
-    return registration.register(run, flow_pages.saying(repro.listener.get().say))
+    return registration.register(run, flow_pages.also_on_page(repro.listener.get().print_line))

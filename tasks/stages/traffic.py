@@ -7,13 +7,13 @@ from prefect.cache_policies import NO_CACHE
 
 from rft.reports import TrafficReport
 from tasks.display import datasets
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="traffic", task_run_name="traffic {run.name}", cache_policy=NO_CACHE)
 def load_traffic(run: Run) -> TrafficReport:
-    report = climb(
+    report = drive_stage(
         run,
         "traffic",
         TrafficReport,

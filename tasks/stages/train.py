@@ -1,4 +1,4 @@
-"""Stage 7: RFT. Its metrics went to MLflow live; the shelf's file fills what is missing."""
+"""Stage 7: RFT. Its metrics went to MLflow live; the stage's file fills what is missing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from prefect.cache_policies import NO_CACHE
 
 from rft.reports import TrainReport
 from tasks.display.tracking import whole_rows
-from tasks.ladder import climb
 from tasks.runs.run import Run
+from tasks.stage_runner import drive_stage
 
 
 @task(name="train", task_run_name="train {run.name}", cache_policy=NO_CACHE)
 def train_adapter(run: Run) -> TrainReport:
-    report = climb(
+    report = drive_stage(
         run,
         "train",
         TrainReport,
@@ -26,9 +26,9 @@ def train_adapter(run: Run) -> TrainReport:
             "weight_change": report.weight_change,
         },
     )
-    rows = whole_rows(run.shelf("train") / "metrics.jsonl")
+    rows = whole_rows(run.stage_folder("train") / "metrics.jsonl")
     if run.record.stages["train"] == "ran":
-        times = json.loads((run.shelf("train") / "timing.json").read_text(encoding="utf-8")).get("steps", [])
+        times = json.loads((run.stage_folder("train") / "timing.json").read_text(encoding="utf-8")).get("steps", [])
         run.tracker.steps([*rows, *times], "train/")
     else:
         run.tracker.steps(rows[-1:], "train/")

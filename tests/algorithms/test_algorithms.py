@@ -55,13 +55,13 @@ def flat(rollouts: Sequence[Rollout], of: Callable[[Rollout], list[float]]) -> t
 def microbatch(rollouts: Sequence[Rollout]) -> Tokens:
     return Tokens(
         logprobs_N=flat(rollouts, lambda one: one.now).requires_grad_(),
-        old_N=flat(rollouts, lambda one: one.old),
-        sampled_N=flat(rollouts, lambda one: one.sampled),
+        old_logprobs_N=flat(rollouts, lambda one: one.old),
+        sampled_logprobs_N=flat(rollouts, lambda one: one.sampled),
         advantage_N=flat(rollouts, lambda one: [one.advantage] * len(one.now)),
         row_N=torch.tensor([row for row, one in enumerate(rollouts) for _ in one.now], dtype=torch.long),
         entropy_N=torch.zeros(sum(len(one.now) for one in rollouts), dtype=torch.float64),
         num_rows=len(rollouts),
-        reference_N=flat(rollouts, lambda one: one.reference),
+        reference_logprobs_N=flat(rollouts, lambda one: one.reference),
         values_N=flat(rollouts, lambda one: one.values).requires_grad_(),
         old_values_N=flat(rollouts, lambda one: one.old_values),
         returns_N=flat(rollouts, lambda one: one.returns),
@@ -158,7 +158,7 @@ def rollout(draw: Any) -> Rollout:
 )
 def test_the_loss_is_the_formula(name: str, rollouts: list[Rollout], beta: float, estimator: str, cap: float | None):
     kl = {"beta": beta, "estimator": estimator} if beta else {}  # an estimator of nothing is an error
-    algorithm = algorithms.of(section(name, kl=kl, importance_cap=cap))
+    algorithm = algorithms.from_params(section(name, kl=kl, importance_cap=cap))
     totals = step_totals(rollouts)
     found = algorithm.loss(microbatch(rollouts), totals).item()
     assert found == pytest.approx(loss_by_hand(name, rollouts, totals, beta, estimator, cap), rel=1e-9, abs=1e-12)
@@ -175,7 +175,7 @@ def test_dpo_is_the_formula(rollouts: list[Rollout]):
     for chosen, rejected in zip(pairs[0::2], pairs[1::2], strict=True):
         preference = sum(chosen.now) - sum(chosen.reference) - sum(rejected.now) + sum(rejected.reference)
         whole -= math.log(1 / (1 + math.exp(-0.3 * preference)))
-    found = algorithms.of(section("dpo", dpo={"beta": 0.3})).loss(microbatch(pairs), totals).item()
+    found = algorithms.from_params(section("dpo", dpo={"beta": 0.3})).loss(microbatch(pairs), totals).item()
     assert found == pytest.approx(whole / totals.num_pairs, rel=1e-9)
 
 
@@ -184,7 +184,7 @@ def test_dpo_is_the_formula(rollouts: list[Rollout]):
 def test_best_of_n_is_the_next_token_loss(rollouts: list[Rollout]):
     totals = step_totals(rollouts)
     expected = -sum(one.advantage * sum(one.now) for one in rollouts) / totals.num_tokens
-    assert algorithms.of(section("best_of_n")).loss(microbatch(rollouts), totals).item() == pytest.approx(
+    assert algorithms.from_params(section("best_of_n")).loss(microbatch(rollouts), totals).item() == pytest.approx(
         expected, rel=1e-9, abs=1e-12
     )
 
@@ -196,7 +196,7 @@ def test_best_of_n_is_the_next_token_loss(rollouts: list[Rollout]):
 def test_shares_of_any_partition_add_up(rollouts: list[Rollout], name: str, cuts: set[int]):
     """Loss, gradient and facts. Cut between pairs; a part may be empty of nothing but rollouts."""
     step = signed(rollouts) if name == "dpo" else rollouts
-    algorithm = algorithms.of(
+    algorithm = algorithms.from_params(
         section(name) if name in ("dpo", "best_of_n", "supervised") else section(name, kl={"beta": 0.1})
     )
     totals, bounds = step_totals(step), [0, *sorted(2 * cut for cut in cuts), len(step)]
@@ -221,7 +221,7 @@ def grad(tokens: Tokens) -> torch.Tensor:
 def test_an_empty_share_is_zero(name: str):
     """A process without a rollout of its own in this step."""
     tokens = microbatch([])
-    loss = algorithms.of(section(name)).loss(tokens, Totals(4, 10, 96, 2, weight=10))
+    loss = algorithms.from_params(section(name)).loss(tokens, Totals(4, 10, 96, 2, weight=10))
     loss.backward()
     assert loss.item() == 0.0
 
@@ -244,7 +244,7 @@ FIXED = [
 
 def slopes(name: str, rollouts: list[Rollout], **train: Any) -> torch.Tensor:
     tokens = microbatch(rollouts)
-    algorithms.of(section(name, **train)).loss(tokens, step_totals(rollouts)).backward()
+    algorithms.from_params(section(name, **train)).loss(tokens, step_totals(rollouts)).backward()
     return grad(tokens)
 
 
@@ -306,7 +306,7 @@ def test_no_distance_between_policies_makes_an_infinite_loss(name: str, estimato
     single = {key: value.detach().float() for key, value in floats.items() if value is not None and key != "row_N"}
     single["logprobs_N"].requires_grad_()
     tokens = replace(tokens, **single)
-    algorithm = algorithms.of(section(name, kl={"beta": 0.1, "estimator": estimator}, importance_cap=2.0))
+    algorithm = algorithms.from_params(section(name, kl={"beta": 0.1, "estimator": estimator}, importance_cap=2.0))
     loss = algorithm.loss(tokens, step_totals(far))
     loss.backward()
     assert math.isfinite(loss.item())
@@ -319,8 +319,8 @@ def test_the_importance_weight_is_capped():
     """In a step's first update, where the ratio is 1."""
     now = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
     sampled = torch.tensor([-1.0 - math.log(1.5), -1.0 - math.log(9)], dtype=torch.float64)
-    tokens = replace(microbatch([FIXED[0]]), logprobs_N=now, old_N=now.detach(), sampled_N=sampled)
-    algorithm = algorithms.of(section("dr_grpo", importance_cap=2.0))
+    tokens = replace(microbatch([FIXED[0]]), logprobs_N=now, old_logprobs_N=now.detach(), sampled_logprobs_N=sampled)
+    algorithm = algorithms.from_params(section("dr_grpo", importance_cap=2.0))
     algorithm.loss(tokens, Totals(1, 2, 1)).backward()
     assert now.grad is not None
     assert now.grad.tolist() == pytest.approx([-0.75 * 1.5, -0.75 * 2.0])
@@ -331,7 +331,7 @@ def test_the_importance_weight_is_capped():
 def test_facts_count_what_is_clipped():
     """Ratios 1.05 and 1.35 with a gain, 1.11, 1.65 and 0.95 with a loss: only a gain above the
     bound is without gradient."""
-    facts = algorithms.of(section("grpo", kl={"beta": 0.1, "estimator": "k2"}, importance_cap=None)).facts(
+    facts = algorithms.from_params(section("grpo", kl={"beta": 0.1, "estimator": "k2"}, importance_cap=None)).facts(
         microbatch(FIXED)
     )
     gaps = [now - reference for one in FIXED for now, reference in zip(one.now, one.reference, strict=True)]
@@ -339,32 +339,32 @@ def test_facts_count_what_is_clipped():
 
 
 def test_facts_of_a_rollout_s_ratio_count_its_tokens():
-    assert algorithms.of(section("gspo")).facts(microbatch(FIXED))["clip/share"] == 2
+    assert algorithms.from_params(section("gspo")).facts(microbatch(FIXED))["clip/share"] == 2
 
 
 def test_facts_of_pairs_and_values():
     # margins 0.1 and 0.4: the pair is wrong
     pairs = [replace(FIXED[0], advantage=1.0), replace(FIXED[1], advantage=-1.0)]
-    assert algorithms.of(section("dpo")).facts(microbatch(pairs)) == {"pairs/right": 0}
+    assert algorithms.from_params(section("dpo")).facts(microbatch(pairs)) == {"pairs/right": 0}
     turned = [replace(FIXED[1], advantage=1.0), replace(FIXED[0], advantage=-1.0)]
-    assert algorithms.of(section("dpo")).facts(microbatch(turned)) == {"pairs/right": 5}
+    assert algorithms.from_params(section("dpo")).facts(microbatch(turned)) == {"pairs/right": 5}
     errors = [(value - goal) ** 2 for one in FIXED for value, goal in zip(one.values, one.returns, strict=True)]
-    assert algorithms.of(section("ppo")).facts(microbatch(FIXED))["value/error"] == pytest.approx(sum(errors))
+    assert algorithms.from_params(section("ppo")).facts(microbatch(FIXED))["value/error"] == pytest.approx(sum(errors))
 
 
 # -- what the learner prepares ---------------------------------------------------------------------
 def test_needs_say_what_must_be_prepared():
-    assert {name: set(algorithms.of(section(name)).needs) for name in RATIO} == {
+    assert {name: set(algorithms.from_params(section(name)).requirements) for name in RATIO} == {
         name: {"values"} if name == "ppo" else set() for name in RATIO
     }
-    assert algorithms.of(section("grpo", kl={"beta": 0.1})).needs == {"reference"}
-    assert algorithms.of(section("dpo")).needs == {"reference", "pairs"}
-    assert algorithms.of(section("best_of_n")).needs == set()
+    assert algorithms.from_params(section("grpo", kl={"beta": 0.1})).requirements == {"reference"}
+    assert algorithms.from_params(section("dpo")).requirements == {"reference", "pairs"}
+    assert algorithms.from_params(section("best_of_n")).requirements == set()
 
 
 def test_pairs_in_the_wrong_order_are_no_pairs():
     with pytest.raises(AssertionError, match="chosen one first"):
-        algorithms.of(section("dpo")).loss(microbatch(signed(FIXED)[::-1]), step_totals(FIXED))
+        algorithms.from_params(section("dpo")).loss(microbatch(signed(FIXED)[::-1]), step_totals(FIXED))
 
 
 @pytest.mark.parametrize("name", RATIO)

@@ -17,13 +17,13 @@ GROUPED = [name for name in ALGORITHMS if name not in ("reinforce_pp", "ppo", "s
 REWARD = st.one_of(st.none(), st.floats(0, 1))
 
 
-def of(name: str) -> Algorithm:
+def algorithm(name: str) -> Algorithm:
     source = {"source": "rollouts"} if name == "supervised" else {}
-    return algorithms.of(config.Train.model_validate({"algorithm": name} | source))
+    return algorithms.from_params(config.Train.model_validate({"algorithm": name} | source))
 
 
 def one(name: str, rewards_G: list) -> list[float]:
-    (advantages,) = of(name).advantages([rewards_G])
+    (advantages,) = algorithm(name).advantages([rewards_G])
     return advantages.tolist()
 
 
@@ -50,7 +50,7 @@ def test_the_algorithms_after_grpo_kept_its_advantage(name: str):
 
 
 def test_reinforce_pp_looks_at_the_whole_batch():
-    left, right = of("reinforce_pp").advantages([[1.0, 1.0], [0.0, None]])
+    left, right = algorithm("reinforce_pp").advantages([[1.0, 1.0], [0.0, None]])
     values = [2 / 3 - 1 / 3, 2 / 3 - 1 / 3, -2 / 3]
     std = math.sqrt(sum(value**2 for value in values) / 2) + 1e-4
     assert left.tolist() == pytest.approx([values[0] / std] * 2)
@@ -82,18 +82,21 @@ def test_what_says_nothing_is_no_advantage(name: str, rewards: list):
 
 def test_supervised_imitates_one_of_equals_too():
     """Whether it passed is the collector's question."""
-    equals, _, _ = of("supervised").advantages([[0.5, 0.5], [None], []])
+    equals, _, _ = algorithm("supervised").advantages([[0.5, 0.5], [None], []])
     assert equals.tolist() == [1.0, 0.0]
     assert one("supervised", [None, 0.25, None])[1] == 1.0
 
 
 def test_reinforce_pp_learns_nothing_from_a_batch_of_equals():
-    assert [group.tolist() for group in of("reinforce_pp").advantages([[0.5, 0.5], [0.5]])] == [[0.0, 0.0], [0.0]]
+    assert [group.tolist() for group in algorithm("reinforce_pp").advantages([[0.5, 0.5], [0.5]])] == [
+        [0.0, 0.0],
+        [0.0],
+    ]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_empty_batch_has_no_advantages(name: str):
-    assert of(name).advantages([]) == []
+    assert algorithm(name).advantages([]) == []
 
 
 def test_an_infinite_reward_is_refused():
@@ -105,7 +108,7 @@ def test_an_infinite_reward_is_refused():
 def test_shape_and_order_are_kept(rewards_PG: list[list[float | None]], name: str):
     """One number a rollout; NaN exactly for the unscored; within a group who scored better is never
     below."""
-    advantages_PG = of(name).advantages(rewards_PG)
+    advantages_PG = algorithm(name).advantages(rewards_PG)
     assert [len(group) for group in advantages_PG] == [len(group) for group in rewards_PG]
     for rewards_G, advantages_G in zip(rewards_PG, advantages_PG, strict=True):
         assert np.isnan(advantages_G).tolist() == [reward is None for reward in rewards_G]

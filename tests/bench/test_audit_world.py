@@ -10,7 +10,7 @@ import pytest
 
 from bench import audit_search, audit_world
 from bench.audit_world import World
-from rft import shelves
+from rft import stage_files
 from tasks.dependencies import STAGES
 from tasks.ledger import book
 from tasks.promotion import champions
@@ -38,7 +38,7 @@ def test_lock_is_the_one_that_dvc_writes(world: World) -> None:
             ]
             repro.dvc(tree, "checkout", "--quiet", *STAGES, *pointers)
             (tree / "data/champion/.gitignore").unlink(missing_ok=True)  # of this checkout, which takes all
-            shutil.copytree(tree / shelves.CONVERSATIONS, tree / shelves.SNAPSHOT)
+            shutil.copytree(tree / stage_files.CONVERSATIONS, tree / stage_files.SNAPSHOT)
             before = (tree / "dvc.lock").read_text()
             (tree / "dvc.lock").unlink()
             repro.dvc(tree, "commit", "--force", "--quiet", *STAGES)  # not the champion's pointers
@@ -46,7 +46,7 @@ def test_lock_is_the_one_that_dvc_writes(world: World) -> None:
 
 
 def test_what_was_promoted_stands_after_a_full_verification(world: World) -> None:
-    state = book.read(world.clone, anew=True, said=audit_world.silent).state
+    state = book.read(world.clone, reverify=True, report_line=audit_world.silent).state
     assert state.number >= 40
     made = [each.run for each in state.promotions.values()]
     assert made == world.runs

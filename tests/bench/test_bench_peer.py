@@ -152,7 +152,7 @@ def test_a_dialogue_goes_on_from_its_own_tokens(chat: Chat) -> None:
     assert after[: len(before)] == before
     plain = chat.encode(chat.render(spoken, start=False))
     assert chat.encode(chat.render(answered))[: len(plain)] != plain
-    assert after[len(before) :] == chat.reply_ids([ToolCall("call_0_0", "search", "{}")], [" I20"])
+    assert after[len(before) :] == chat.tool_result_ids([ToolCall("call_0_0", "search", "{}")], [" I20"])
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def garbled(message: Any, key: str) -> str:
         (
             "stateful",
             Traces,
-            "of",
+            "trace_id",
             lambda traces, rollout_id, attempt: f"trace_{uuid.uuid5(uuid.NAMESPACE_OID, rollout_id)}",
         ),
     ],

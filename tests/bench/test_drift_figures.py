@@ -11,7 +11,7 @@ import pytest
 
 from bench import drift_false_alarms, drift_power
 from bench.drift_worlds import CHANGES, Change, World, pair
-from rft.windows import apart, effects, noise, owners
+from rft.drift import distance, effects, noise, owners
 
 USERS = World("users of 10, ICC 0.5", per_user=10, icc=0.5)
 
@@ -53,7 +53,7 @@ def test_a_change_moves_its_feature_and_leaves_the_others() -> None:
         reference, current = pair(world, (4,), Change(kind, large))
         for name in ("input_words", "channel", "product", "latency_s", "refused", moved):
             sides = [window.profile.features[name] for window in (reference, current)]
-            found = apart.of(sides[0], sides[1], str, 0).effect
+            found = distance.compared(sides[0], sides[1], str, 0).effect
             assert (found > 0.14) == (name == moved), (kind, name, found)
 
 

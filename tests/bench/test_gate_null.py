@@ -26,8 +26,8 @@ def test_the_small_figure_holds() -> None:
     assert line["holds"] is True
     assert line["value"] <= 0.05
     names = "; ".join(part["name"] for part in line["parts"])
-    for said in ("without counting looks", "min_gain + 0.1", "greedy score regressed", "decide alike", ": missed"):
-        assert said in names
+    for phrase in ("without counting looks", "min_gain + 0.1", "greedy score regressed", "decide alike", ": missed"):
+        assert phrase in names
 
 
 @pytest.mark.slow

@@ -34,15 +34,15 @@ def test_a_score_that_differs_is_counted(url: str) -> None:
 @pytest.mark.slow
 def test_answers_of_a_game_earn_what_the_game_pays(url: str) -> None:
     right = case("azure: countdown from 0 to 5")
-    said = set[str]()
+    answers = set[str]()
 
     def direct(answer: str, item: files.Row) -> float | None:
-        said.add(answer)
+        answers.add(answer)
         return right.direct(answer, item) if right.direct else None
 
     found = here.played(replace(right, direct=direct), url)
     assert (found.differing, found.unscored, found.wrong) == (0, 0, "")
-    assert {right.direct(answer, {}) for answer in said if right.direct} == {0.0, 1.0, 2.0, 5.0}
+    assert {right.direct(answer, {}) for answer in answers if right.direct} == {0.0, 1.0, 2.0, 5.0}
 
 
 def test_what_must_be_refused_and_what_must_not(url: str) -> None:

@@ -82,4 +82,4 @@ def test_clean_history_is_read_without_alarm(cast: dict[str, Key], tmp_path: Pat
 
 
 def test_scene_itself_is_clean(scene: Scene) -> None:
-    assert book.read(scene.clone, anew=True).state == scene.state
+    assert book.read(scene.clone, reverify=True).state == scene.state

@@ -20,7 +20,7 @@ from rft.config import Budget
 from rft.grading.budget import Use, outcome, reward
 from rft.types import Grade, Scored
 
-GRPO = algorithms.of(config.Train(algorithm="grpo"))
+GRPO = algorithms.from_params(config.Train(algorithm="grpo"))
 DRAWERS = 20
 START = 0.45
 """The chance to look on after an empty drawer that the bandit begins with."""
@@ -99,8 +99,10 @@ def _tokens(patience: torch.Tensor, goes: Sequence[Sequence[bool]], advantage_B:
     sign_N = torch.tensor([1.0 if on else -1.0 for own in goes for on in own])
     logprobs_N = torch.nn.functional.logsigmoid(sign_N * patience[drawer_N])
     advantage_N = torch.tensor(advantage_B, dtype=torch.float32)[row_N]
-    old_N = logprobs_N.detach()
-    return Tokens(logprobs_N, old_N, old_N, advantage_N, row_N, torch.zeros_like(old_N), len(goes))
+    old_logprobs_N = logprobs_N.detach()
+    return Tokens(
+        logprobs_N, old_logprobs_N, old_logprobs_N, advantage_N, row_N, torch.zeros_like(old_logprobs_N), len(goes)
+    )
 
 
 def _success(goes_on_D: Sequence[float]) -> float:

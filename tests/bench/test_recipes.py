@@ -17,7 +17,7 @@ from rft.reports import Row
 
 
 def ladder_of(root: Path, verdict: str = "refresh", minutes: float = 9) -> ladder.Ladder:
-    """The shelves of a sample run, as if its clone's cache held them."""
+    """The stages' files of a sample run, as if its clone's cache held them."""
     files: dict[str, str] = {}
     for path in (root / "data").rglob("*"):
         if path.is_file():
@@ -29,14 +29,14 @@ def ladder_of(root: Path, verdict: str = "refresh", minutes: float = 9) -> ladde
     return ladder.Ladder(root / "clone", {"train": 60 * minutes}, files, {"verdict": verdict})
 
 
-def parts_of(name: str, monkeypatch: pytest.MonkeyPatch, climbed: ladder.Ladder) -> dict[str, Part]:
-    monkeypatch.setattr(ladder, "climb", lambda name: climbed)
+def parts_of(name: str, monkeypatch: pytest.MonkeyPatch, ladder_run: ladder.Ladder) -> dict[str, Part]:
+    monkeypatch.setattr(ladder, "run_ladder", lambda name: ladder_run)
     return {part.name: part for part in recipes.learn(name).parts}
 
 
 @pytest.mark.slow
 def test_what_a_ladder_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample_reports.write_shelves(tmp_path, num_test=144)
+    sample_reports.write_stage_files(tmp_path, num_test=144)
     parts = parts_of("code_research", monkeypatch, ladder_of(tmp_path))
     gain = parts["RFT's own gain, beside the new prompt alone"]
     assert gain.low is not None
@@ -53,7 +53,7 @@ def test_what_a_ladder_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_what_does_not_hold_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample_reports.write_shelves(tmp_path, "reject", num_test=40)
+    sample_reports.write_stage_files(tmp_path, "reject", num_test=40)
     parts = parts_of("code_research", monkeypatch, ladder_of(tmp_path, "continue", 91))
     failing = {name for name, part in parts.items() if part.holds is False}
     assert failing >= {
@@ -90,7 +90,7 @@ def test_a_ladder_that_breaks_is_a_figure_that_fails(monkeypatch: pytest.MonkeyP
     def broken(name: str) -> ladder.Ladder:
         raise ladder.Broken("rft run ended with 2: see wordle.log")
 
-    monkeypatch.setattr(ladder, "climb", broken)
+    monkeypatch.setattr(ladder, "run_ladder", broken)
     line = figure.figures()["recipes_learn_wordle"]([]).line("recipes_learn_wordle")
     assert (line["value"], line["holds"], line["reason"]) == (None, False, "rft run ended with 2: see wordle.log")
 
@@ -99,7 +99,7 @@ def test_what_broke_replaces_no_recorded_result(tmp_path: Path, monkeypatch: pyt
     def broken(name: str) -> ladder.Ladder:
         raise ladder.Broken("the disk is full")
 
-    monkeypatch.setattr(ladder, "climb", broken)
+    monkeypatch.setattr(ladder, "run_ladder", broken)
     monkeypatch.setattr(figure, "RESULTS", tmp_path)
     assert figure.figures()["recipes_learn"]([]).holds is False
     assert list(tmp_path.iterdir()) == []

@@ -21,10 +21,10 @@ def page(repository: Path) -> str:
 def table() -> list[str]:
     """The page's rows: one per name, a column per plan."""
     found = [scale.rows(plan) for plan in scale.PLANS]
-    return [f"| {name} | {' | '.join(words(*one[name]) for one in found)} |" for name in found[0]]
+    return [f"| {name} | {' | '.join(describe(*one[name]) for one in found)} |" for name in found[0]]
 
 
-def words(value: float, unit: str) -> str:
+def describe(value: float, unit: str) -> str:
     if not unit:
         return f"{value:.0%}"
     return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"

@@ -26,15 +26,15 @@ STOPPED = Outcome("stopped", "training collapsed", {}, (0.0, 0.0, 0.0), (0.0, 0.
 
 
 @pytest.fixture
-def climbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def ladders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ladders that end at once; the keys of those that were run. Seed 3 collapses."""
     keys: list[str] = []
 
-    def climb(agent: Agent, stamp: str) -> Outcome:
+    def run_ladder(agent: Agent, stamp: str) -> Outcome:
         keys.append(agent.key)
         return STOPPED if agent.seed == 3 else PROMOTED
 
-    monkeypatch.setattr(seeds, "_climb", climb)
+    monkeypatch.setattr(seeds, "_run_ladder", run_ladder)
     monkeypatch.setattr(seeds, "KEPT", tmp_path)
     monkeypatch.setattr(figure, "record", lambda line, args, notes=None: None)
     return keys
@@ -44,7 +44,7 @@ def part(found: Any, name: str) -> Any:
     return next(each for each in found.parts if each.name == name)
 
 
-def test_a_ladder_that_did_not_promote_is_counted_and_named(climbed: list[str]):
+def test_a_ladder_that_did_not_promote_is_counted_and_named(ladders: list[str]):
     found = seeds.first_agent(["first"])
     promoted = part(found, "first: promoted")
     assert (promoted.value, promoted.n, promoted.holds) == (9, 10, True)
@@ -53,28 +53,28 @@ def test_a_ladder_that_did_not_promote_is_counted_and_named(climbed: list[str]):
     assert part(found, "first: median gain").value == 0.5
 
 
-def test_what_is_on_record_is_not_run_again(climbed: list[str]):
+def test_what_is_on_record_is_not_run_again(ladders: list[str]):
     seeds.first_agent(["first"])
-    assert climbed == [f"first-{n}{'-disturbed' if n % 2 else ''}" for n in range(10)]
+    assert ladders == [f"first-{n}{'-disturbed' if n % 2 else ''}" for n in range(10)]
     again = seeds.first_agent(["first-0"])
-    assert len(climbed) == 10
+    assert len(ladders) == 10
     assert part(again, "first: promoted").value == 9
     small = part(again, "small: promoted")
     assert (small.value, small.holds) == (None, None)
     assert small.reason == "small-0 is not on record for this code, and ARGS names others"
 
 
-def test_a_record_of_other_code_does_not_count(climbed: list[str], tmp_path: Path):
+def test_a_record_of_other_code_does_not_count(ladders: list[str], tmp_path: Path):
     agent = seeds.first()[0]
     seeds.ran(agent, [])
     kept = tmp_path / f"{agent.key}.json"
     kept.write_text(json.dumps(json.loads(kept.read_text()) | {"stamp": "other"}))
     assert isinstance(seeds.ran(agent, ["small"]), str)
     assert seeds.ran(agent, []) == PROMOTED
-    assert climbed == [agent.key, agent.key]
+    assert ladders == [agent.key, agent.key]
 
 
-def test_rft_alone_must_gain_on_every_seed(climbed: list[str]):
+def test_rft_alone_must_gain_on_every_seed(ladders: list[str]):
     found = seeds.recipes_seeds(["wordle"])
     assert part(found, "wordle: seed 0: RFT's own gain, low end").holds is True
     assert part(found, "wordle: seed 2, disturbed: RFT's own gain").value == 0.3

@@ -29,13 +29,16 @@ FEW_S = 0.04
 def test_time_grows_as_the_text(group: Callable[[], Iterator[Reader]]):
     for reader in group():
         for text in reader.worst:
-            if took(reader.read, text.of(8_000), 1) > FEW_S:
-                assert took(reader.read, text.of(8_000)) < 30 * took(reader.read, text.of(1_000)), (reader.name, text)
+            if took(reader.read, text.sized(8_000), 1) > FEW_S:
+                assert took(reader.read, text.sized(8_000)) < 30 * took(reader.read, text.sized(1_000)), (
+                    reader.name,
+                    text,
+                )
 
 
 def test_a_text_has_as_many_bytes_as_asked():
-    assert Text("<", " ", ">").of(1000) == "<" + " " * 998 + ">"
-    assert len(Text("", "\ufdfa").of(3000)) == 1000
+    assert Text("<", " ", ">").sized(1000) == "<" + " " * 998 + ">"
+    assert len(Text("", "\ufdfa").sized(3000)) == 1000
 
 
 def slow(text: str) -> object:

@@ -15,7 +15,7 @@ from rft.bridges import Imported
 from rft.config import graders
 from rft.errors import ConfigError, UserError
 from rft.grading.grader import grader_of
-from rft.snapshots import ingest, reading
+from rft.traffic import ingest, reading
 from rft.types import Example, RolloutContext, StopReason, Turn
 from rft.wire.client import ToolEndpoint
 
@@ -168,7 +168,7 @@ def parsed(found: Imported) -> list[dict[str, Any]]:
 
 
 def noted(found: Imported) -> str:
-    return "\n".join(f"{place}: {words}" for place, words in found.notes)
+    return "\n".join(f"{place}: {text}" for place, text in found.notes)
 
 
 def lines(values: list[Any]) -> str:
@@ -180,7 +180,7 @@ class TestTheFolder:
     def test_it_loads_as_any_recipe_and_its_grader_grades(self, tmp_path: Path):
         found = read(tmp_path, whole())
         folder = tmp_path / "agent"
-        told = bridges.written(found, folder, "recipes/agent", "agent", {})
+        told = bridges.write_agent(found, folder, "recipes/agent", "agent", {})
         loaded = recipe.load(config.Recipe(path=str(folder)))
         examples = loaded.examples("train", 100, 0)
         assert told[0] == "Eval eval_1 (News)"
@@ -203,8 +203,8 @@ class TestTheFolder:
         assert found.settings == {"rollout": {"max_turn_tokens": 256}}
 
     def test_what_has_no_counterpart_is_named(self, tmp_path: Path):
-        said = noted(read(tmp_path, whole(eval=an_eval(), runs=[a_run() | {"metadata": {"team": "a"}, "novel": 1}])))
-        for words in (
+        notes = noted(read(tmp_path, whole(eval=an_eval(), runs=[a_run() | {"metadata": {"team": "a"}, "novel": 1}])))
+        for phrase in (
             'eval: metadata: {"team": "news"} is not kept',
             "runs: temperature: 0.5",
             'runs: model: "gpt-4o-mini" is not served elsewhere',
@@ -212,9 +212,9 @@ class TestTheFolder:
             "runs: novel: 1 is not known here",
             "results: the verdicts on 8 output items are not taken over",
         ):
-            assert words in said
-        assert "status" not in said
-        assert str(tmp_path) not in said
+            assert phrase in notes
+        assert "status" not in notes
+        assert str(tmp_path) not in notes
 
 
 def scored(settings: graders.Grader, example: Example, answer: str) -> float:
@@ -288,7 +288,7 @@ class TestFiles:
             bridges.read(f"evals:{tmp_path / 'empty'}", None)
 
     @pytest.mark.parametrize(
-        ("parts", "words"),
+        ("parts", "message"),
         [
             ({"eval": an_eval(testing_criteria={})}, "testing_criteria is dict, expected a list"),
             ({"eval": an_eval(testing_criteria=[3])}, r"testing_criteria\[0\]: holds int"),
@@ -302,8 +302,8 @@ class TestFiles:
             ({"output_items": [an_output(0, datasource_item=None)]}, r"outputitem_1_0\): datasource_item is None"),
         ],
     )
-    def test_what_is_no_object_of_the_api_is_named(self, tmp_path: Path, parts: dict[str, Any], words: str):
-        with pytest.raises((UserError, ConfigError), match=words):
+    def test_what_is_no_object_of_the_api_is_named(self, tmp_path: Path, parts: dict[str, Any], message: str):
+        with pytest.raises((UserError, ConfigError), match=message):
             read(tmp_path, whole(**parts))
 
     def test_odd_records_of_the_service_do_no_harm(self, tmp_path: Path):
@@ -363,9 +363,9 @@ class TestItems:
             self.named(f"{line}\n", tmp_path)
 
     def test_a_reference_names_the_messages(self, tmp_path: Path):
-        said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{{item.input}}"}]
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{{item.input}}"}]
         items = [
-            {"item": an_item(n) | {"past": {"messages": [*said, {"role": "user", "content": str(n)}]}}}
+            {"item": an_item(n) | {"past": {"messages": [*messages, {"role": "user", "content": str(n)}]}}}
             for n in range(4)
         ]
         run = a_run(
@@ -373,7 +373,10 @@ class TestItems:
             source={"type": "file_content", "content": items},
         )
         found = read(tmp_path, {"eval": an_eval(), "runs": [run]})
-        assert parsed(found)[3]["messages"][1:] == [said[1], {"role": "user", "content": "3"}]  # no template in a value
+        assert parsed(found)[3]["messages"][1:] == [
+            messages[1],
+            {"role": "user", "content": "3"},
+        ]  # no template in a value
         run["data_source"]["input_messages"]["item_reference"] = "item.other"
         with pytest.raises(UserError, match=r"evalrun_1\): source.content\[0\]: has no item.other"):
             read(tmp_path, {"eval": an_eval(), "runs": [run]})
@@ -383,7 +386,7 @@ class TestItems:
             2, input_messages={"type": "template", "template": [{"role": "user", "content": "{{item.input}}?"}]}
         )
         found = read(tmp_path, whole(runs=[a_run(), newest], output_items=[*outputs(), *outputs(2)]))
-        assert [row["messages"][0]["content"] for row in parsed(found)] == [f"{words}?" for words in HEADLINES]
+        assert [row["messages"][0]["content"] for row in parsed(found)] == [f"{text}?" for text in HEADLINES]
         assert "8 items were sent with another prompt" in noted(found)
 
     def test_a_template_that_reads_what_an_item_lacks(self, tmp_path: Path):
@@ -394,8 +397,8 @@ class TestItems:
             read(tmp_path, whole(runs=[run]))
 
     def test_a_reference_may_name_the_messages_of_the_row(self, tmp_path: Path):
-        said = [{"role": "user", "content": "\ud83d half a pair", "name": None}]
-        item = an_output(0, datasource_item={"messages": said, "ground_truth": "World"})
+        messages = [{"role": "user", "content": "\ud83d half a pair", "name": None}]
+        item = an_output(0, datasource_item={"messages": messages, "ground_truth": "World"})
         run = a_run(input_messages={"type": "item_reference", "item_reference": "item.messages"}, source={})
         found = read(tmp_path, whole(runs=[run], output_items=[item]))
         assert parsed(found)[0]["messages"] == [{"role": "user", "content": "\ud83d half a pair"}]
@@ -412,7 +415,7 @@ class TestItems:
     def test_the_developer_last_is_refused(self, tmp_path: Path):
         found = read(tmp_path, whole(runs=[a_run(input_messages={"type": "template", "template": TEMPLATE[:1]})]))
         with pytest.raises(UserError, match=r"outputitem_1_0\): the last message is the developer's"):
-            bridges.written(found, tmp_path / "agent", "recipes/agent", "agent", {})
+            bridges.write_agent(found, tmp_path / "agent", "recipes/agent", "agent", {})
 
     def test_an_image_is_refused_with_its_place(self, tmp_path: Path):
         part = {"type": "input_image", "image_url": "https://images.example/1.png"}
@@ -453,7 +456,7 @@ class TestCriteria:
     def grader(self, tmp_path: Path, *criteria: dict[str, Any], **parts: Any) -> tuple[Imported, dict[str, Any]]:
         found = read(tmp_path, whole(eval=an_eval(*criteria), **parts))
         folder = tmp_path / "agent"
-        bridges.written(found, folder, "recipes/agent", "agent", {})
+        bridges.write_agent(found, folder, "recipes/agent", "agent", {})
         return found, json.loads((folder / "grader.json").read_text())
 
     def test_several_that_pass_or_fail_pass_together(self, tmp_path: Path):
@@ -481,7 +484,7 @@ class TestCriteria:
     def test_source_is_taken_as_it_is_and_its_range_is_asked_for(self, tmp_path: Path):
         found, raw = self.grader(tmp_path, PYTHON, TOPIC)
         assert raw["graders"]["criterion_1"]["source"] == PYTHON["source"]
-        told = bridges.written(found, tmp_path / "again", "recipes/agent", "agent", {})
+        told = bridges.write_agent(found, tmp_path / "again", "recipes/agent", "agent", {})
         assert any("Add --range LOW HIGH" in line for line in told)
 
     def test_a_judge_is_to_be_named(self, tmp_path: Path):
@@ -501,17 +504,17 @@ class TestCriteria:
         assert "nothing says what an answer is worth" in noted(found)
 
     @pytest.mark.parametrize(
-        ("place", "words"),
+        ("place", "message"),
         [
             ("{{item.truth}}", "is in no row.*Did you mean 'ground_truth'"),
             ("{{sample.output_txt}}", "is not in a sample. Did you mean 'output_text'"),
             ("{{sample.output_tools[0].function.arguments.topic}}", "reads inside the arguments of a call"),
         ],
     )
-    def test_a_template_that_finds_nothing_is_refused(self, tmp_path: Path, place: str, words: str):
+    def test_a_template_that_finds_nothing_is_refused(self, tmp_path: Path, place: str, message: str):
         judge = JUDGE | {"input": [{"role": "user", "content": [f"Judge {place}", "{{sample.output_text}}"]}]}
         for criterion in (TOPIC | {"reference": place}, judge):
-            with pytest.raises(UserError, match=words):
+            with pytest.raises(UserError, match=message):
                 self.grader(tmp_path, NEAR, criterion)
 
     def test_a_template_that_finds_something_in_some_is_told(self, tmp_path: Path):
@@ -571,30 +574,32 @@ class TestTraffic:
         empty = an_output(4, sample=sample | {"error": {"code": "", "message": ""}})
         found = read(tmp_path, whole(output_items=[an_output(0), failed, silent, seen, empty]))
         assert len(found.traffic) == 2
-        said = noted(found)
-        for words in (
+        notes = noted(found)
+        for phrase in (
             "1 output items had sample.error: no score",
             "1 output items have a result without `passed` or `score`: no score",
             "conversations: 1 are left out: sample.error",
             "conversations: 1 are left out: no answer",
             "conversations: 1 are left out: not text",
         ):
-            assert words in said
+            assert phrase in notes
         assert not any({"score", "passed", "results"} & row.keys() for row in parsed(found))
 
     @pytest.mark.parametrize("kind", ["stored_completions", "logs"])
     def test_stored_requests_are_rows_and_traffic_once(self, tmp_path: Path, kind: str):
-        said = [[{"role": "user", "content": words}] for words in HEADLINES]
+        messages = [[{"role": "user", "content": headline}] for headline in HEADLINES]
         runs = [a_run(number, input_messages=None, source={"type": kind, "metadata": {"v": "1"}}) for number in (1, 2)]
-        items = [an_output(n, run, datasource_item={"input": said[n]}) for run in (1, 2) for n in range(len(HEADLINES))]
+        items = [
+            an_output(n, run, datasource_item={"input": messages[n]}) for run in (1, 2) for n in range(len(HEADLINES))
+        ]
         for item in items:
             item["sample"]["input"] = item["datasource_item"]["input"]
         config_ = {"type": kind, "schema": {}, "metadata": {"usecase": "news"}}
         found = read(
             tmp_path, {"eval": an_eval(LABEL, data_source_config=config_), "runs": runs, "output_items": items}
         )
-        assert [row["messages"] for row in parsed(found)] == said
-        assert parsed(found)[0]["input"] == said[0]
+        assert [row["messages"] for row in parsed(found)] == messages
+        assert parsed(found)[0]["input"] == messages[0]
         assert len(self.ingested(found, tmp_path)) == 8
         assert "8 are left out: the same in another run" in noted(found)
 

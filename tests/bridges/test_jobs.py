@@ -22,7 +22,7 @@ from rft.types import Split
 
 
 def imported(source: str, files: Path | None, folder: Path, **declared: Any) -> list[str]:
-    return bridges.written(bridges.read(source, files), folder, "recipes/mine", "mine", declared)
+    return bridges.write_agent(bridges.read(source, files), folder, "recipes/mine", "mine", declared)
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -252,14 +252,14 @@ def test_a_template_that_finds_nothing_is_refused(place: str, tmp_path: Path) ->
 
 def test_json_that_nothing_asks_for_is_told(tmp_path: Path) -> None:
     grader = EXACT | {"input": "{{sample.output_json.answer}}"}
-    said = "job.json: grader: {{sample.output_json.answer}}: nothing asks for JSON"
+    message = "job.json: grader: {{sample.output_json.answer}}: nothing asks for JSON"
     told = imported(f"openai:{exported(tmp_path, job(grader))}", tmp_path, tmp_path / "free")
-    assert any(said in line for line in told)
+    assert any(message in line for line in told)
     form = {"type": "json_object"}
     told = imported(f"openai:{exported(tmp_path, job(grader, response_format=form))}", tmp_path, tmp_path / "asked")
-    assert not any(said in line for line in told)
+    assert not any(message in line for line in told)
     told = imported(f"openai:{exported(tmp_path, job(grader), response_format=form)}", tmp_path, tmp_path / "in_rows")
-    assert not any(said in line for line in told)
+    assert not any(message in line for line in told)
 
 
 def test_rows_of_one_target_are_told_and_not_refused(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_what_a_source_imports_must_be_here(tmp_path: Path) -> None:
     source = "import json\ntry:\n    import no_such_one\nexcept ImportError:\n    pass\n"
     source += "from no_such_package.inside import x\n\ndef grade(sample, item):\n    return 1.0\n"
     told = alone({"type": "python", "name": "own", "source": source}, tmp_path)
-    [said] = [line for line in told if "pip" in line]
-    assert "module no_such_package, which is not here: the source of own in grader.json imports it" in said
+    [note] = [line for line in told if "pip" in line]
+    assert "module no_such_package, which is not here: the source of own in grader.json imports it" in note
 
 
 def changed(path: Path, **change: Any) -> None:
@@ -372,11 +372,11 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
     exported(tmp_path, job())
-    change, words = BAD[what]
+    change, message = BAD[what]
     change(tmp_path)
     with pytest.raises(RftError) as refused:
         imported(f"openai:{tmp_path / 'job.json'}", tmp_path, tmp_path / "mine")
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

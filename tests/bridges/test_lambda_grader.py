@@ -52,7 +52,7 @@ def job(folder: Path, text: str, name: str = "theirs.py") -> Path:
 
 
 def imported(path: Path, folder: Path, kind: str = "bedrock") -> list[str]:
-    return bridges.written(bridges.read(f"{kind}:{path}", path.parent), folder, "recipes/mine", "mine", {})
+    return bridges.write_agent(bridges.read(f"{kind}:{path}", path.parent), folder, "recipes/mine", "mine", {})
 
 
 def grade(folder: Path, answer: str | None = None) -> dict[str, Any]:
@@ -94,20 +94,20 @@ def test_a_job_in_openais_form(kind: str, tmp_path: Path) -> None:
 
 def test_what_it_imports_must_be_here(tmp_path: Path) -> None:
     told = imported(job(tmp_path, f"import no_such_package.inside\n{source()}"), tmp_path / "mine")
-    said = "pip install what has the module no_such_package, which is not here: lambda_function.py imports it"
-    assert f"To fill: {said}" in told
+    message = "pip install what has the module no_such_package, which is not here: lambda_function.py imports it"
+    assert f"To fill: {message}" in told
     assert not any("json" in line for line in told if line.startswith("To fill: pip"))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("def lambda_handler(event, context:\n    return []\n", r"theirs\.py:1: is no Python"),
         ("# def lambda_handler\nx = 1\n", r"theirs\.py: defines no lambda_handler"),
     ],
 )
-def test_a_source_that_cannot_grade(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=words) as refused:
+def test_a_source_that_cannot_grade(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as refused:
         imported(job(tmp_path, text), tmp_path / "mine")
     assert "\n" not in str(refused.value)
 

@@ -129,14 +129,14 @@ def test_the_folder_is_an_agent_like_any_other(tmp_path: Path):
     names = ", ".join(f"France {n}" for n in range(20))
     read = imported(tmp_path, CAPITAL.replace("France, Gaul, Frankia, Gallia, Francia", names))
     made = tmp_path / "capital"
-    said = bridges.written(read, made, "capital", "capital", {})
+    told = bridges.write_agent(read, made, "capital", "capital", {})
     loaded = recipe.load(config.Recipe(path=str(made)))
     examples = [example for split in ("train", "validation", "test") for example in loaded.examples(split, 20, 0)]  # type: ignore[arg-type]
     assert len(examples) == 20
     assert {example.row()["reference_answer"] for example in examples} == {"Paris"}
     assert "target: reference_answer" in (made / "params.yaml").read_text(encoding="utf-8")
     assert json.loads((made / "grader.json").read_text(encoding="utf-8"))["range"] == [0, 1]
-    assert not any("'range'" in line for line in said)
+    assert not any("'range'" in line for line in told)
 
 
 def test_prompts_are_slices(tmp_path: Path):
@@ -154,13 +154,13 @@ tests:
     assert: [{{type: contains, value: Paris}}]
 """
     found = imported(tmp_path, text.replace(', "What do you know?"', ""))
-    split, _ = splits.cut(found.rows, found.alike)
+    split, _ = splits.cut(found.rows, found.same_test_key)
     asked = {name: {json.loads(line.text)["vars"]["country"] for line in lines} for name, lines in split.items()}
     assert sum(map(len, asked.values())) == 40
     assert all(len(split[name]) == 2 * len(asked[name]) > 0 for name in split)
     same = imported(tmp_path, text)  # the third prompt is one question for all of them
     with pytest.raises(UserError, match="120 rows with 1 different inputs"):
-        splits.cut(same.rows, same.alike)
+        splits.cut(same.rows, same.same_test_key)
 
 
 def test_what_has_no_counterpart_is_said_with_its_line(tmp_path: Path):
@@ -248,15 +248,15 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(tmp_path: Path, case: str):
-    old, new, words = BAD[case]
+    old, new, message = BAD[case]
     assert old in CAPITAL
-    if words is None:  # the other assertion still grades
+    if message is None:  # the other assertion still grades
         imported(tmp_path, CAPITAL.replace(old, new))
         text = CAPITAL.replace(old, new).replace("      - {type: contains, value: London}\n", "")
-        words = r":3: (assert is missing or empty|every assertion has the weight 0)"
+        message = r":3: (assert is missing or empty|every assertion has the weight 0)"
     else:
         text = CAPITAL.replace(old, new)
-    with pytest.raises((UserError, ConfigError), match=words) as caught:
+    with pytest.raises((UserError, ConfigError), match=message) as caught:
         imported(tmp_path, text)
     assert "\n" not in str(caught.value)
 

@@ -42,7 +42,7 @@ GOOD = {
 }
 
 
-def said(name: str, arguments: Any) -> dict[str, Any]:
+def function_call(name: str, arguments: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
 
 
@@ -185,7 +185,7 @@ def test_trap_a_template_is_not_recognized_by_its_exact_source() -> None:
     for name, family in families.FAMILIES.items():
         source = (families.TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
         changed = families.build(name, "{#- mine -#}" + re.sub(r"(?<![|\w])message(?!\w)", "one", source))
-        assert formats.of(changed).name == family.format
+        assert formats.from_tokenizer(changed).name == family.format
 
 
 # -- properties ------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ ARGUMENTS = st.dictionaries(
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.from_regex(r"\A[\w-]{1,12}\Z"), ARGUMENTS), min_size=1, max_size=3))
 def test_what_is_written_is_read_again(calls: list[tuple[str, dict[str, Any]]]) -> None:
-    message: Message = {"role": "assistant", "content": "", "tool_calls": [said(*call) for call in calls]}
+    message: Message = {"role": "assistant", "content": "", "tool_calls": [function_call(*call) for call in calls]}
     for family in KNOWN.values():
         reading = family.read(family.write(message), 0)
         assert [(call.name, json.loads(call.arguments), call.problem) for call in reading.calls] == [
@@ -234,9 +234,9 @@ def test_reasoning_and_answer_are_read_again(content: str, reasoning: str) -> No
 # -- which format ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_a_folders_template_says_its_format(name: str) -> None:
-    found = formats.of(families.tokenizer(name))
+    found = formats.from_tokenizer(families.tokenizer(name))
     assert found.name == families.FAMILIES[name].format
-    assert formats.of(families.tokenizer(name), found.name).name == found.name
+    assert formats.from_tokenizer(families.tokenizer(name), found.name).name == found.name
     assert not isinstance(found, Mistral) or found.named == (name == "mistral_v11")
 
 
@@ -258,8 +258,8 @@ def test_an_unknown_format_is_refused_with_the_known_names(template: str) -> Non
     with pytest.raises(
         UserError, match=r"some/model: .*policy\.tool_format to one of hermes, llama3, mistral, gpt-oss"
     ):
-        formats.of(tokenizer)
-    assert formats.of(tokenizer, "hermes") is formats.HERMES
+        formats.from_tokenizer(tokenizer)
+    assert formats.from_tokenizer(tokenizer, "hermes") is formats.HERMES
 
 
 @given(st.text())
@@ -291,7 +291,7 @@ def declared() -> Format:
             "content": {"close_pattern": r"\s*(?:<\|im_end\|>|<\|endoftext\|>)", "content": "text"},
         },
     }
-    return formats.of(tokenizer)
+    return formats.from_tokenizer(tokenizer)
 
 
 def test_a_tokenizer_that_declares_its_format_is_read_by_transformers(declared: Format) -> None:
@@ -304,7 +304,9 @@ def test_a_tokenizer_that_declares_its_format_is_read_by_transformers(declared: 
     ]
     assert declared.read("I20.9", 0) == Reading("I20.9")
     assert (
-        declared.read(declared.write({"role": "assistant", "content": "", "tool_calls": [said("f", {"q": 1})]}), 0)
+        declared.read(
+            declared.write({"role": "assistant", "content": "", "tool_calls": [function_call("f", {"q": 1})]}), 0
+        )
         .calls[0]
         .name
         == "f"

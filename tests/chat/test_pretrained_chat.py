@@ -43,7 +43,7 @@ def test_what_the_policy_wrote_reads_back_as_its_calls(name: str, arguments: str
 def test_a_start_token_is_there_once_and_only_where_the_template_writes_it(name: str):
     chat, start = chat_of(name), pretrained.PRETRAINED[name].tokens.start
     prompt = chat.prompt_ids([QUESTION])
-    reply = chat.reply_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
+    reply = chat.tool_result_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
     if name == "llama3":
         token = chat.tokenizer.convert_tokens_to_ids(start)
         assert chat.tokenizer("x").input_ids[0] == token, "the tokenizer adds one to any text"
@@ -76,7 +76,7 @@ def test_each_end_that_the_model_names_ends_a_turn(name: str, tmp_path: Path):
     called = chat.format.write({"role": "assistant", "content": "", "tool_calls": [call("{}")]})
     assert [one.problem for one in chat.read([*chat.encode(called), ends[1]], 0)[1].calls] == [""]
     results = [ToolCall("call_0_0", "lookup", "{}")], ["9153"]
-    assert chat.reply_ids(*results) == before.reply_ids(*results)
+    assert chat.tool_result_ids(*results) == before.tool_result_ids(*results)
 
 
 def test_the_ends_in_config_json_count_where_there_is_no_generation_config(tmp_path: Path):
@@ -120,7 +120,7 @@ def test_without_thinking_each_turn_begins_behind_an_empty_thought():
     chat = Chat(tokenizer, TOOLS)
     empty = "<think>\n\n</think>\n\n"
     assert chat.render([QUESTION]).endswith(f"<|im_start|>assistant\n{empty}")
-    reply = chat.reply_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
+    reply = chat.tool_result_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
     assert tokenizer.decode(reply, clean_up_tokenization_spaces=False).endswith(f"<|im_start|>assistant\n{empty}")
     text, reading = chat.read([*chat.encode("9153"), chat.end_id], 1)
     assert (text, reading.content, reading.reasoning, reading.problem) == ("9153", "9153", "", "")

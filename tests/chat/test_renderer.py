@@ -21,7 +21,7 @@ from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.scale import UNIT
 from rft.types import Example, Grade, Message, Scored, StopReason, ToolCall
 from tests import families, small_policy, tiny_recipe
-from tests.scripted_policy import Said, scripted
+from tests.scripted_policy import ScriptedTurn, scripted
 
 CALL = '<tool_call>\n{"name": "lookup", "arguments": {"key": " k0001"}}\n</tool_call>'
 PARAMETERS = {
@@ -168,9 +168,11 @@ BETWEEN = {
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_what_stands_between_two_turns_is_the_templates_own(name: str):
     chat = family(name)
-    ids = chat.reply_ids([ToolCall("call_0_0", "lookup", "{}"), ToolCall("call_0_1", "other", "{}")], [" a\n", "b"])
+    ids = chat.tool_result_ids(
+        [ToolCall("call_0_0", "lookup", "{}"), ToolCall("call_0_1", "other", "{}")], [" a\n", "b"]
+    )
     assert chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False) == BETWEEN[name]
-    assert chat.reply_ids([ToolCall("call_0_0", "", "", "not JSON")], ["Error: not JSON"]), (
+    assert chat.tool_result_ids([ToolCall("call_0_0", "", "", "not JSON")], ["Error: not JSON"]), (
         "a call without a name is answered too"
     )
 
@@ -196,7 +198,7 @@ def test_replies_and_context_grow_as_the_template_would_write_them(name: str, ou
     text, reading = chat.read([*chat.encode(chat.format.write(message)), chat.end_ids[-1]], 0)
     assert [json.loads(call.arguments) for call in reading.calls] == [{"key": query}] * len(outputs)
     ours = chat.render(opening) + text + END_OF_CALLS[name]
-    ours += chat.tokenizer.decode(chat.reply_ids(reading.calls, outputs), clean_up_tokenization_spaces=False)
+    ours += chat.tokenizer.decode(chat.tool_result_ids(reading.calls, outputs), clean_up_tokenization_spaces=False)
     tools = [
         {"role": "tool", "tool_call_id": call.call_id, "content": output}
         for call, output in zip(reading.calls, outputs, strict=True)
@@ -237,9 +239,9 @@ def test_a_turn_ends_with_any_of_its_families_ends(name: str):
     )
     assert {chat.tokenizer.convert_ids_to_tokens(token) for token in chat.end_ids} == known
     assert chat.end_id == chat.tokenizer.eos_token_id
-    said = chat.encode("value")
-    assert [chat.text([*said, end]) for end in chat.end_ids] == ["value"] * len(chat.end_ids)
-    assert chat.text(said) == "value", "a turn that was cut has none"
+    ids = chat.encode("value")
+    assert [chat.text([*ids, end]) for end in chat.end_ids] == ["value"] * len(chat.end_ids)
+    assert chat.text(ids) == "value", "a turn that was cut has none"
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
@@ -340,7 +342,7 @@ def test_a_template_without_an_end_of_turn_is_refused():
         "qwen2_5", (families.TEMPLATES / "qwen2_5.jinja").read_text(encoding="utf-8").replace("<|im_end|>", "")
     )
     with pytest.raises(UserError, match="end token"):
-        chat.reply_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
+        chat.tool_result_ids([ToolCall("call_0_0", "lookup", "{}")], ["9153"])
 
 
 # -- TRL's other traps -----------------------------------------------------------------------------
@@ -380,7 +382,7 @@ def test_trap_a_turn_cut_at_the_limit_ends_there_though_its_call_is_complete(nam
     ids = chat.encode(chat.format.write({"role": "assistant", "content": "", "tool_calls": [called(0, "k0001")]}))
     text, reading = chat.read(ids, 0)
     assert len(reading.calls) == 1
-    policy = scripted(Said(text, ended=False, ids=tuple(ids), logprobs=(-1.0,) * len(ids), reading=reading))
+    policy = scripted(ScriptedTurn(text, ended=False, ids=tuple(ids), logprobs=(-1.0,) * len(ids), reading=reading))
     requests = [Request(Example("n", ({"role": "user", "content": "k0001?"},), None), 0)]
     conditions = Conditions(PromptSettings(name="seed", system="", max_turns=4), 1.0, (0,), config.Rollout())
     (done,) = asyncio.run(run_rollouts(policy, cast(Any, NoTools()), cast(Any, Zero()), requests, conditions, {}))

@@ -121,15 +121,15 @@ def test_a_part_that_the_formula_leaves_out_is_remarked():
 
 
 def test_a_judge_that_never_sees_the_answer_is_remarked():
-    (said,) = read(score_model(input=[{"role": "user", "content": "{{item.answer}}?"}])).remarks
-    assert "never sees the answer" in said
+    (remark,) = read(score_model(input=[{"role": "user", "content": "{{item.answer}}?"}])).remarks
+    assert "never sees the answer" in remark
 
 
 @pytest.mark.parametrize("raw", [string_check("eq"), similar("bleu")], ids=["string_check", "text_similarity"])
 def test_a_comparison_that_never_sees_the_answer_is_remarked(raw: dict[str, Any]):
     assert read(raw).remarks == []
-    (said,) = read(raw | {"input": "{{item.answer}}", "reference": "yes"}).remarks
-    assert "all answers score alike" in said
+    (remark,) = read(raw | {"input": "{{item.answer}}", "reference": "yes"}).remarks
+    assert "all answers score alike" in remark
 
 
 def test_the_older_spelling_of_a_judge():

@@ -30,7 +30,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (WHOLE + "train:\n  lr: 0.1\n", "'train' is written twice, in lines 2 and 5"),
         (
@@ -49,11 +49,11 @@ def write(path: Path, text: str) -> Path:
         (WHOLE + "a: {true: 1, yes: 2}\n", "'a.yes' is written twice, in lines 5 and 5"),
     ],
 )
-def test_r21_a_key_written_twice_is_refused_with_both_lines(tmp_path: Path, text: str, said: str) -> None:
+def test_r21_a_key_written_twice_is_refused_with_both_lines(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "params.yaml", text)
     with pytest.raises(ConfigError) as caught:
         config.load(path)
-    assert str(caught.value) == f"{path}: {said}, and only one can count. Merge them, or remove one."
+    assert str(caught.value) == f"{path}: {message}, and only one can count. Merge them, or remove one."
 
 
 def test_r21_all_of_them_are_named_at_once(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_r21_the_same_key_in_two_places_and_an_override_of_what_is_merged_are_no
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"train: {\n", "not YAML: line 2"),
         (b"train: \xff\n", "not UTF-8: the byte at 7. Save it as UTF-8."),
@@ -88,12 +88,12 @@ def test_r21_the_same_key_in_two_places_and_an_override_of_what_is_merged_are_no
         (b"a: 1\n---\nb: 2\n", "not YAML: line 2"),
     ],
 )
-def test_what_is_no_file_of_sections_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_is_no_file_of_sections_is_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "params.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         config.load(path)
-    assert str(caught.value).startswith(f"{path}: {said}")
+    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_many_aliases_are_looked_into_once(tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_r21_the_command_line_and_the_schedule_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^params\.yaml: 'recipe' is written twice"):
         settings.resolve(made.clone)
 
-    for text, said in (
+    for text, message in (
         ("name: a\nname: b\ncron: '0 3 * * 1'\n", "'name' is written twice, in lines 1 and 2"),
         ("- a\n", "holds list"),
         ("{", "not YAML"),
     ):
         write(made.root / deploy.SCHEDULE, text)
-        with pytest.raises(ConfigError, match=rf"^infra/schedule\.yaml: {said}"):
+        with pytest.raises(ConfigError, match=rf"^infra/schedule\.yaml: {message}"):
             deploy.schedule(made.root)
 
 

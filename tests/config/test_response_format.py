@@ -81,15 +81,15 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "words"), BAD)
-def test_what_is_none_names_where_and_what(given: Any, words: str):
-    with pytest.raises(ConfigError, match=rf"^train\.jsonl:3: response_format: .*{words}"):
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_what_is_none_names_where_and_what(given: Any, message: str):
+    with pytest.raises(ConfigError, match=rf"^train\.jsonl:3: response_format: .*{message}"):
         response_format.read(given, "train.jsonl:3")
 
 
-@pytest.mark.parametrize(("given", "words"), BAD[1:])
-def test_params_yaml_is_checked_when_it_is_read(given: Any, words: str, tmp_path: Any):
-    with pytest.raises(ConfigError, match=rf"^params\.yaml: 'rollout\.response_format': .*{words}"):
+@pytest.mark.parametrize(("given", "message"), BAD[1:])
+def test_params_yaml_is_checked_when_it_is_read(given: Any, message: str, tmp_path: Any):
+    with pytest.raises(ConfigError, match=rf"^params\.yaml: 'rollout\.response_format': .*{message}"):
         tiny_recipe.params(tmp_path, rollout={"response_format": given})
 
 

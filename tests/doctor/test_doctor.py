@@ -140,7 +140,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(recipe: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "words"),
+    ("changes", "status", "message"),
     [
         (
             {"tools": {"where": "local", "server_url": "http://h", "version": "1"}},
@@ -189,9 +189,9 @@ def test_an_unknown_key_is_named_with_the_nearest_one(recipe: Path):
         ({"traffic": {"file": "no/window.jsonl"}}, "warn", "traffic.file = no/window.jsonl is not there"),
     ],
 )
-def test_settings_that_contradict_each_other(recipe: Path, changes: dict[str, Any], status: str, words: str):
+def test_settings_that_contradict_each_other(recipe: Path, changes: dict[str, Any], status: str, message: str):
     found = examine(settings(recipe, **changes), "configuration")["configuration"]
-    assert (found.status, words in found.words) == (status, True), found.words
+    assert (found.status, message in found.words) == (status, True), found.words
     assert found.remedy
 
 
@@ -209,7 +209,7 @@ def test_resolved_settings_hold_every_key_and_no_secret(recipe: Path):
 
 # -- recipe ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("file", "old", "new", "words"),
+    ("file", "old", "new", "message"),
     [
         ("examples.py", 'f"n-{number:04d}"', '"n"', "repeated ids"),
         ("examples.py", '"role": "user"', '"role": "system"', "the last message is the system's, expected the user's"),
@@ -224,13 +224,13 @@ def test_resolved_settings_hold_every_key_and_no_secret(recipe: Path):
         ("exploits.jsonl", "}", "", "exploits.jsonl"),
     ],
 )
-def test_a_recipe_that_the_stages_would_refuse(tmp_path: Path, file: str, old: str, new: str, words: str):
+def test_a_recipe_that_the_stages_would_refuse(tmp_path: Path, file: str, old: str, new: str, message: str):
     made = tiny_recipe.make(tmp_path)
     text = (made / file).read_text()
     assert old in text
     (made / file).write_text(text.replace(old, new))
     found = examine(settings(made), "recipe")["recipe"]
-    assert (found.status, words in found.words) == ("fail", True), found.words
+    assert (found.status, message in found.words) == ("fail", True), found.words
 
 
 def test_fresh_test_examples_are_tried_before_somebody_needs_them(tmp_path: Path):
@@ -322,13 +322,13 @@ def test_a_policy_server_is_asked_for_one_turn(recipe: Path, policy: Path):
         params = settings(recipe, policy={"model": str(policy)})
         return params.model_copy(update={"policy": params.policy.model_copy(update={"server": chosen})})
 
-    def look(params: config.Params) -> Finding:
-        return serving.look(Setup(lambda: params))
+    def checked(params: config.Params) -> Finding:
+        return serving.check(Setup(lambda: params))
 
     with serving_at(Endpoint().answer) as tools:
-        assert look(server("chat", tools["server_url"])).words.startswith("chat m: a turn of text in")
+        assert checked(server("chat", tools["server_url"])).words.startswith("chat m: a turn of text in")
         with pytest.raises(ConfigError, match=r"policy\.server\.model = 'm', but .* serves \['other'\]"):
-            look(server("vllm", tools["server_url"]))
+            checked(server("vllm", tools["server_url"]))
     dead = examine(server("vllm", "http://127.0.0.1:9"), "server")["server"]
     assert (dead.status, dead.infrastructure) == ("fail", True)
     assert "Is that server running?" in dead.words
@@ -520,7 +520,7 @@ def test_the_estimate_counts_what_peft_wraps(recipe: Path, policy: Path):
 
 
 @pytest.mark.parametrize(
-    ("train", "status", "words"),
+    ("train", "status", "message"),
     [
         ({"weights": "full", "lr": 1e-3}, "ok", "trained weights changed by one step"),
         (
@@ -534,11 +534,11 @@ def test_the_estimate_counts_what_peft_wraps(recipe: Path, policy: Path):
         ({"lr": 1e-6, "steps": 80, "dtype": "bfloat16"}, "warn", "trained weights changed by one step"),
     ],
 )
-def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dict[str, Any], status: str, words: str):
+def test_one_step_must_change_the_weights(recipe: Path, policy: Path, train: dict[str, Any], status: str, message: str):
     model = {"model": str(policy), "dtype": train.get("dtype", "float32")}
     section = {key: value for key, value in train.items() if key != "dtype"}
     found = examine(settings(recipe, policy=model, train=section), "step")["step"]
-    assert (found.status, words in found.words) == (status, True), found.words
+    assert (found.status, message in found.words) == (status, True), found.words
 
 
 def test_a_step_whose_effect_is_not_sampled_with_is_a_failure(
@@ -665,11 +665,11 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     (place / "tiny/tools.py").write_text((place / "tiny/tools.py").read_text() + 'print("hello")\n')
     assert cli.main(["doctor", "--no-model", "--json"]) == 0
     printed = capsys.readouterr()
-    said = json.loads(printed.out)
-    assert said["ok"] is True
+    report = json.loads(printed.out)
+    assert report["ok"] is True
     names = [check.name for check in doctor.CHECKS]
-    assert [one["name"] for one in said["checks"]] == [*names, "gate", "signing", "ledger", "remote"]
-    assert set(said["checks"][0]) == {"name", "status", "words", "remedy", "seconds", "facts", "infrastructure"}
+    assert [one["name"] for one in report["checks"]] == [*names, "gate", "signing", "ledger", "remote"]
+    assert set(report["checks"][0]) == {"name", "status", "words", "remedy", "seconds", "facts", "infrastructure"}
     assert "[doctor] tools\n[doctor] tools: calls the tools, 4 to lookup\n" in printed.err
     assert cli.main(["doctor", "--only", "configuration", "--set", "train.steps=0"]) == 2
     table = capsys.readouterr().out

@@ -37,12 +37,12 @@ def window(recipe: Path, split: str = "train", count: int = 60) -> Path:
     return file
 
 
-def look(recipe: Path, file: Path, **changes: Any) -> Finding:
+def checked(recipe: Path, file: Path, **changes: Any) -> Finding:
     return examine(settings(recipe, traffic={"file": str(file)}, **changes), "refresh")["refresh"]
 
 
 def test_what_can_become_examples_is_counted(recipe: Path) -> None:
-    found = look(recipe, window(recipe))
+    found = checked(recipe, window(recipe))
     assert (found.status, found.words) == (
         "ok",
         "60 of the window's 60 graded conversations can become training examples",
@@ -52,12 +52,12 @@ def test_what_can_become_examples_is_counted(recipe: Path) -> None:
 def test_with_keys_of_the_users_own(recipe: Path) -> None:
     """N6: it broke in a scheduled run, and only there."""
     keys = {"keys": {"id": "ticket", "target": "value"}}
-    assert look(recipe, window(recipe), examples=keys).status == "ok"
+    assert checked(recipe, window(recipe), examples=keys).status == "ok"
 
 
 @pytest.mark.slow
 def test_conversations_about_what_is_measured(recipe: Path) -> None:
-    found = look(recipe, window(recipe, "validation", 2000))
+    found = checked(recipe, window(recipe, "validation", 2000))
     assert found.status == "fail"
     assert "a refresh would end: the splits leak into each other: " in found.words
     assert "Let from_traffic in the recipe's examples.py return None" in found.remedy
@@ -67,16 +67,16 @@ def test_from_traffic_that_raises(recipe: Path) -> None:
     examples = recipe / "examples.py"
     before, after = "    if conversation.feedback is None:", "    conversation.nothing\n    if False:"
     examples.write_text(examples.read_text().replace(before, after))
-    found = look(recipe, window(recipe))
+    found = checked(recipe, window(recipe))
     assert found.status == "fail"
     assert "from_traffic of conversation 'c-0' raised AttributeError: " in found.words
 
 
 def test_without_a_window(recipe: Path) -> None:
-    assert look(recipe, recipe.parent / "none.jsonl").words.startswith("not tried: ")
+    assert checked(recipe, recipe.parent / "none.jsonl").words.startswith("not tried: ")
 
 
 def test_without_from_traffic(recipe: Path) -> None:
     examples = recipe / "examples.py"
     examples.write_text(examples.read_text().replace("def from_traffic(", "def another("))
-    assert look(recipe, window(recipe)).words.startswith("not possible: the recipe has no from_traffic")
+    assert checked(recipe, window(recipe)).words.startswith("not possible: the recipe has no from_traffic")

@@ -84,7 +84,7 @@ def test_a_fit_server_is_asked_for_a_burst_and_given_an_adapter(engine, recipe, 
 
 
 @pytest.mark.parametrize(
-    ("faults", "train", "words"),
+    ("faults", "train", "message"),
     [
         ({"scale_out": False}, {}, "--enable-scale-out"),
         ({"takes_adapters": False}, {}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
@@ -94,11 +94,11 @@ def test_a_fit_server_is_asked_for_a_burst_and_given_an_adapter(engine, recipe, 
         ({"most": 1}, {}, "--no-enable-chunked-prefill"),
     ],
 )
-def test_a_server_that_lacks_something_is_told_what(engine, recipe, policy, tmp_path, faults, train, words):
+def test_a_server_that_lacks_something_is_told_what(engine, recipe, policy, tmp_path, faults, train, message):
     with in_a_thread(engine, **faults) as server:
         found = seen(server, recipe, policy, tmp_path, **train)
     assert found.status == "fail"
-    assert words in f"{found.words} {found.remedy}"
+    assert message in f"{found.words} {found.remedy}"
 
 
 def test_raw_log_probabilities_do_no_harm_at_temperature_1(engine, recipe, policy, tmp_path):

@@ -134,7 +134,7 @@ def test_a_refusal_of_all_that_a_demonstration_asks_is_a_failure(recipe: Path):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (writes('{"detail": "Not Found"}', 404), "12 x HTTP 404"),
         (writes("", 307, headers={"Location": "/login"}), "12 x HTTP 307"),
@@ -144,13 +144,13 @@ def test_a_refusal_of_all_that_a_demonstration_asks_is_a_failure(recipe: Path):
 )
 @pytest.mark.parametrize("max_unscored_share", [0.1, 1.0])
 def test_a_tool_that_is_not_there_is_a_failure_with_its_address(
-    recipe: Path, answer: Answer, said: str, max_unscored_share: float
+    recipe: Path, answer: Answer, message: str, max_unscored_share: float
 ):
     with serving_at(answer) as tools:
         params = settings(recipe, tools=tools, rollout={"max_unscored_share": max_unscored_share})
         found = examine(params, "tools")["tools"]
     assert (found.status, found.infrastructure) == ("fail", True)
-    assert said in found.words
+    assert message in found.words
     assert f"lookup is at {tools['server_url']}/tools/lookup; the first call, for example n-" in found.words
     assert tools["server_url"] + "/tools/lookup" in found.remedy
     assert "rate_limit" not in found.remedy
@@ -291,8 +291,8 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
         weigh = {**WEIGH, "server_url": tools["server_url"] + "/tools/weigh", "rate_limit": 3}
         examine(settings(recipe, tools=tools | {"endpoints": [weigh]}), *WIRE, announce=agent.events.append)
     host = tools["server_url"].removeprefix("http://")
-    said = [event for event in agent.events if not event.startswith("/")]
-    assert said == [
+    lines = [event for event in agent.events if not event.startswith("/")]
+    assert lines == [
         f"tools: calls the tools, 12 to lookup at {host}, 3 to weigh at {host}",
         f"tools, do they tell the target: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
         f"grader: asks for up to 68 grades, 12 of them at once at {host}",
@@ -300,7 +300,7 @@ def test_what_will_be_sent_is_announced_before(recipe: Path):
         f"at {host} and up to 48 tool calls; what fails is sent again, up to 3 times",
         f"isolation: calls the tools, 12 to lookup at {host}, 12 to weigh at {host}",
     ]
-    places = [agent.events.index(words) for words in said]
+    places = [agent.events.index(line) for line in lines]
     assert [event for event in agent.events[: places[0]] if event != "/"] == []
     sent = [Counter(agent.events[start + 1 : stop]) for start, stop in zip(places, [*places[1:], None], strict=True)]
     assert [one["/tools/lookup"] for one in sent] == [12, 12, 0, 48, 12]
@@ -317,11 +317,11 @@ def test_what_a_rollout_s_life_costs_is_announced_with_its_hosts(recipe: Path):
         )
         examine(params, *WIRE, announce=life.events.append)
     host = url.removeprefix("http://")
-    said = [event for event in life.events if not event.startswith("/")]
-    assert [words.partition("; ")[2] for words in (said[0], said[-1])] == [
+    lines = [event for event in life.events if not event.startswith("/")]
+    assert [line.partition("; ")[2] for line in (lines[0], lines[-1])] == [
         f"{n} to start_url at {host}, {n} to end_url at {host}" for n in (12, 6)
     ]
-    first, second, last = (life.events.index(words) for words in (said[0], said[1], said[-1]))
+    first, second, last = (life.events.index(line) for line in (lines[0], lines[1], lines[-1]))
     for sent, number in ((life.events[first:second], 12), (life.events[second:last], 12), (life.events[last:], 6)):
         assert (sent.count("/start"), sent.count("/end")) == (number, number)
 
@@ -347,8 +347,8 @@ def test_no_call_is_announced_of_an_exploit_that_is_spared(recipe: Path):
     with serving_at(agent.answer) as tools:
         params = settings(recipe, tools=tools | {"retries": 0, "traits": {"lookup": {"probe": False}}})
         examine(params, "grader", announce=agent.events.append)
-    said = next(event for event in agent.events if "exploits" in event)
-    assert (said.endswith("and up to 0 tool calls"), agent.events.count("/tools/lookup")) == (True, 0)
+    line = next(event for event in agent.events if "exploits" in event)
+    assert (line.endswith("and up to 0 tool calls"), agent.events.count("/tools/lookup")) == (True, 0)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
 
 
 @pytest.mark.parametrize(
-    ("agent", "words", "infrastructure"),
+    ("agent", "message", "infrastructure"),
     [
         (Noisy, "the body for example n-", False),
         (Harsh, "itself scores 0.9, expected at least 1", False),
@@ -387,11 +387,11 @@ def test_calls_made_of_a_result_are_announced(tmp_path: Path, call: str):
         (Down, "12 of 12 grades have no score: grader: HTTP 502", True),
     ],
 )
-def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], words: str, infrastructure: bool):
+def test_a_grader_that_must_not_be_trained_on(recipe: Path, agent: type[Agent], message: str, infrastructure: bool):
     with serving_at(agent().answer) as tools:
         found = examine(settings(recipe, tools=tools | {"retries": 0}), "grader")["grader"]
     assert (found.status, found.infrastructure) == ("fail", infrastructure)
-    assert words in found.words
+    assert message in found.words
     assert found.remedy
 
 
@@ -463,14 +463,14 @@ def test_a_grader_on_a_scale_of_its_own_is_judged_on_it(tmp_path: Path):
     found = examine(settings(good), "grader")["grader"]
     assert found.status == "ok", found
     assert "; targets score 4 or more; three times the same" in found.words
-    for name, grading, words in (
+    for name, grading, message in (
         ("short", f"0.7 * {right}", "itself scores 3.5, expected at least 4: as declared"),
         ("partial", f"max(0.6 * (not sample['output_text']), 0.8 * {right})", "scores 3.000, above its limit 0.250"),
         ("empty", f"max(0.8 * (not sample['output_text']), 0.8 * {right})", "scores 4, which passes"),
     ):
         sick = tiny_recipe.rescale(tiny_recipe.make(tmp_path / name), 0, 5, grading, pass_threshold=4)
         found = examine(settings(sick), "grader")["grader"]
-        assert (found.status, words in found.words) == ("fail", True), found
+        assert (found.status, message in found.words) == ("fail", True), found
         assert found.remedy
 
 
@@ -547,7 +547,7 @@ EXACT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("grader", "status", "words", "remedy"),
+    ("grader", "status", "message", "remedy"),
     [
         (EXACT, "ok", "exploits refused", ""),
         (EXACT | {"reference": "{{item.answer}}"}, "fail", "{{item.answer}} names nothing that is there",
@@ -559,10 +559,10 @@ EXACT = {
                      "every answer scores the same, 1", "", marks=boxes.needs_sandbox),
     ],
 )  # fmt: skip
-def test_a_grader_as_data(tmp_path: Path, grader: dict[str, Any], status: str, words: str, remedy: str):
+def test_a_grader_as_data(tmp_path: Path, grader: dict[str, Any], status: str, message: str, remedy: str):
     made = tiny_recipe.make(tmp_path)
     (made / "grader.json").write_text(json.dumps(grader))
     found = examine(settings(made), "grader")["grader"]
     assert found.status == status
-    assert words in found.words
+    assert message in found.words
     assert remedy in found.remedy

@@ -45,7 +45,7 @@ def test_a_server_has_its_own_speed(ladder_recipe: Path):
     server = {"kind": "vllm", "url": "http://127.0.0.1:1", "model": "m"}
     settings = params(ladder_recipe, policy={"model": "some/model", "server": server})
     assert hours.by_stage(settings, SPEED, Typical(10, 100)) == {}
-    assert hours.in_words({}) == ""
+    assert hours.describe({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_a_server_has_its_own_speed(ladder_recipe: Path):
 def test_both_answers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pressure: str, more: str):
     monkeypatch.setattr(threads, "PRESSURE", tmp_path / "cpu")
     threads.PRESSURE.write_text(f"some avg10=0.00 avg60={pressure} avg300=0.00 total=1\n")
-    told = hours.in_words({"train": (1200.0, 12_600.0)})
+    told = hours.describe({"train": (1200.0, 12_600.0)})
     assert told == f"; train about 20 min (at most 3.5 h), tools and graders not counted{more}"

@@ -18,7 +18,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "words"),
+    ("changes", "status", "message"),
     [
         ({"train": {"lr": 1}}, "fail", "train.lr = 1 is 500 times what suits a policy of this width (0.002)"),
         ({"train": {"lr": 0.02}}, "warn", "train.lr = 0.02 is 10 times what suits"),
@@ -32,21 +32,21 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_rate_far_from_what_suits_is_told_before_compute(
-    recipe: Path, changes: dict[str, Any], status: str, words: str
+    recipe: Path, changes: dict[str, Any], status: str, message: str
 ):
     found = examine(settings(recipe, **changes), "configuration")["configuration"]
-    assert (found.status, words in found.words) == (status, True), found.words
+    assert (found.status, message in found.words) == (status, True), found.words
     assert "near 0.002." in found.remedy
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"train": {"lr": 0}}, "'train.lr' = 0: Input should be greater than 0. Without a learning rate no weight"),
         ({"train": {"group_size": 1}}, "'train.group_size' = 1: .* a group of one can never differ"),
         ({"policy": {"warm_start": {"steps": 0}}}, "'policy.warm_start.steps' = 0: .* every score would be 0"),
     ],
 )
-def test_settings_that_cannot_be_say_what_they_would_do(recipe: Path, changes: dict[str, Any], words: str):
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_cannot_be_say_what_they_would_do(recipe: Path, changes: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
         settings(recipe, **changes)

@@ -64,18 +64,18 @@ def test_reading_is_counted_as_pytorch_counts_it(tied: bool):
 def test_saying_is_counted_token_by_token():
     told = LlamaConfig(**SIZES)
     shape, network = shape_of(told), eager(told)
-    rows, prompt, said = 2, 30, 4
+    rows, prompt, written = 2, 30, 4
     flop = 0
-    for number in range(1, said + 1):
+    for number in range(1, written + 1):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             begun = network(torch.zeros(rows, prompt + number - 1, dtype=torch.long), use_cache=True)
             before = counter.get_total_flops()
             network(torch.zeros(rows, 1, dtype=torch.long), past_key_values=begun.past_key_values)
             flop += counter.get_total_flops() - before
-    _, say = speed.work(shape, prompt, rows, said, 4)
-    assert say.flop == pytest.approx(flop, rel=0.01)
-    looked = sum(prompt + number for number in range(1, said + 1))
-    assert say.read == said * 4 * (network.num_parameters() - 900 * 64) + rows * looked * 2 * 3 * 2 * 16 * 4
+    _, write = speed.work(shape, prompt, rows, written, 4)
+    assert write.flop == pytest.approx(flop, rel=0.01)
+    attended = sum(prompt + number for number in range(1, written + 1))
+    assert write.read == written * 4 * (network.num_parameters() - 900 * 64) + rows * attended * 2 * 3 * 2 * 16 * 4
 
 
 def test_the_higher_floor_is_what_a_machine_can_do_at_most():
@@ -101,11 +101,11 @@ def test_rows_and_tokens_are_as_many_as_fit_the_time(monkeypatch: pytest.MonkeyP
     shape = shape_of(network.config)
     engine = Engine(network, speed.Endless(), CPU)  # type: ignore[arg-type]
     monkeypatch.setattr(speed, "BUDGET_S", 1e9)  # on a busy machine the real one would be too short
-    read, say = speed.sampling(engine, shape, 100, 16, seed=0, new=12)
-    assert (read.rows, read.tokens, say.tokens) == (16, 1600, 16 * 11)
+    read, write = speed.sampling(engine, shape, 100, 16, seed=0, new=12)
+    assert (read.rows, read.tokens, write.tokens) == (16, 1600, 16 * 11)
     monkeypatch.setattr(speed, "BUDGET_S", 1e-9)
-    read, say = speed.sampling(engine, shape, 100, 16, seed=0, new=12)
-    assert (read.rows, read.tokens, say.tokens) == (1, 100, 1)
+    read, write = speed.sampling(engine, shape, 100, 16, seed=0, new=12)
+    assert (read.rows, read.tokens, write.tokens) == (1, 100, 1)
     with pytest.raises(UserError, match=r"prompts of 255 tokens fill the model's 256 positions"):
         speed.sampling(engine, shape, 255, 16, seed=0)
 
@@ -169,13 +169,13 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
     before = sorted(path for path in place.rglob("*") if ".git" not in path.parts)
     assert cli.main(["bench", "--json"]) == 0
     printed = capsys.readouterr()
-    said = json.loads(printed.out)
-    assert said["rates"].keys() == {"read", "say", "learn"}
-    for rate in said["rates"].values():
+    report = json.loads(printed.out)
+    assert report["rates"].keys() == {"read", "say", "learn"}
+    for rate in report["rates"].values():
         assert rate["tokens_per_s"] == pytest.approx(rate["tokens"] / rate["seconds"])
         assert min(rate["arithmetic_s"], rate["memory_s"]) > 0
-    assert said["forward"] == "FastForward"
-    assert said["hours"].keys() == {"baseline", "prompt", "train", "challenger"}
+    assert report["forward"] == "FastForward"
+    assert report["hours"].keys() == {"baseline", "prompt", "train", "challenger"}
     assert "[bench] sampling\n[bench] learning\n" in printed.err
     assert cli.main(["bench", "--set", "train.weights=full"]) == 0
     table = capsys.readouterr().out

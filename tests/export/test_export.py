@@ -88,8 +88,8 @@ def ours(clone: Clone, which: str) -> list[tuple[list[int], list[int]]]:
         )
         prompts = [list(ids) for ids in session.pending]
         return [
-            (prompt, list(said.ids))
-            for prompt, said in zip(prompts, session.sample(list(range(len(openings))), 24), strict=True)
+            (prompt, list(turn.ids))
+            for prompt, turn in zip(prompts, session.sample(list(range(len(openings))), 24), strict=True)
         ]
 
 
@@ -126,10 +126,10 @@ def theirs(folder: Path) -> list[tuple[list[int], list[int]]]:
         )  # fmt: skip
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
         with torch.no_grad():
-            said = network.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)[
+            answer = network.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)[
                 0, ids.shape[1] :
             ]
-        found.append((ids[0].tolist(), said.tolist()))
+        found.append((ids[0].tolist(), answer.tolist()))
     return found
 
 
@@ -162,22 +162,22 @@ def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.
 def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:
     assert cli.main(["export", "champion", "exports/a"]) == 0
     folder = approved.root / "exports/a"
-    said = manifest(folder)
+    made = manifest(folder)
     paths = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
         if path.is_file() and path.name != "manifest.json"
     }
-    assert {name: one.sha256 for name, one in said.files.items()} == {
+    assert {name: one.sha256 for name, one in made.files.items()} == {
         name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()
     }
-    at = Revision(approved, said.origin.revision)
+    at = Revision(approved, made.origin.revision)
     trained = at.report(reports.TrainReport)
     policy = at.report(reports.PolicyReport)
     assert trained
     assert policy
-    assert files.tree_sha256(folder / "adapter") == trained.sha256 == said.weights.sha256
-    assert files.tree_sha256(folder / "base") == policy.sha256 == said.base.sha256
+    assert files.tree_sha256(folder / "adapter") == trained.sha256 == made.weights.sha256
+    assert files.tree_sha256(folder / "base") == policy.sha256 == made.base.sha256
     assert (folder / "system_prompt.txt").read_text() == clones.SYSTEM
     assert json.loads((folder / "prompt.json").read_text())["system"] == clones.SYSTEM
     sampling = json.loads((folder / "sampling.json").read_text())
@@ -276,8 +276,8 @@ def test_a_run_that_nobody_approved_says_so(here: Clone, capsys: pytest.CaptureF
     assert cli.main(["export", name[-6:], "exports/waits"]) == 0
     assert "not approved: it waits for approval" in capsys.readouterr().err
     assert "**Not approved: it waits for approval.**" in (here.root / "exports/waits/README.md").read_text()
-    said = manifest(here.root / "exports/waits")
-    assert (said.approved, said.origin.version, said.origin.run) == (False, None, name)
+    made = manifest(here.root / "exports/waits")
+    assert (made.approved, made.origin.version, made.origin.run) == (False, None, name)
     acts.reject(here, name, people.signer("Bob"), "odd words")
     assert cli.main(["export", name, "exports/no"]) == 0
     assert "**Not approved: rejected by bob on" in (here.root / "exports/no/README.md").read_text()
@@ -285,9 +285,9 @@ def test_a_run_that_nobody_approved_says_so(here: Clone, capsys: pytest.CaptureF
 
 def test_an_approved_run_is_its_version(approved: Clone) -> None:
     assert cli.main(["export", run_name(approved), "exports/a"]) == 0
-    said = manifest(approved.root / "exports/a")
-    assert (said.approved, said.origin.version) == (True, number(approved))
-    assert said.origin.standing.startswith("champion; approved by ada on ")
+    made = manifest(approved.root / "exports/a")
+    assert (made.approved, made.origin.version) == (True, number(approved))
+    assert made.origin.standing.startswith("champion; approved by ada on ")
     assert "Not approved" not in (approved.root / "exports/a/README.md").read_text()
 
 
@@ -296,16 +296,16 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
 ) -> None:
     """The champion's adapter and the new words. That no rollout shows what they are rendered to is
     said."""
-    words = reports.PromptSettings(name="terse", system="Look it up. Be terse.", max_turns=2)
+    settings = reports.PromptSettings(name="terse", system="Look it up. Be terse.", max_turns=2)
     params = config.load()
     served = champions.of_params(approved, params)
-    scripted = clones.shelves(approved, approved.root.parent / "script")
+    scripted = clones.run_again(approved, approved.root.parent / "script")
     data = scripted.script / "data"
     report = reports.read(reports.PromptReport, data / "prompt/report.json").model_copy(
-        update={"winner": words, "found": True}
+        update={"winner": settings, "found": True}
     )
     reports.write(report, data / "prompt/report.json")
-    reports.write(words, data / "prompt/prompt.json")
+    reports.write(settings, data / "prompt/prompt.json")
     train = reports.read(reports.TrainReport, data / "train/report.json")
     reports.write(
         train.model_copy(update={"trained": False, "weights": "none", "path": None, "sha256": None}),
@@ -315,11 +315,11 @@ def test_a_prompt_alone_goes_with_the_weights_that_it_was_judged_with(
     for name in ("rollouts.parquet", "shown.parquet"):  # no rollout had these words
         (data / "challenger" / name).unlink()
         shutil.copy(data / "baseline/rollouts.parquet", data / "challenger" / name)
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     assert record.champion_version == number(approved)
     assert cli.main(["export", record.name, "exports/words"]) == 0
     folder = approved.root / "exports/words"
-    assert (folder / "system_prompt.txt").read_text() == words.system
+    assert (folder / "system_prompt.txt").read_text() == settings.system
     assert manifest(folder).weights.sha256 == served.champion.weights_sha256 == files.tree_sha256(folder / "adapter")
     assert json.loads((folder / "sampling.json").read_text())["max_turns"] == 2
     why = f"o recorded opening was compared: run {record.name} recorded no tokens of a rollout with it"
@@ -333,7 +333,7 @@ def test_a_given_base_model_is_named_and_not_copied(
     here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its bytes must still be those of the run. Merged, it is inside."""
-    scripted = clones.shelves(here, tmp_path / "script")
+    scripted = clones.run_again(here, tmp_path / "script")
     policy, given = scripted.script / "data/policy", tmp_path / "given"
     (policy / "model").rename(given)
     pointer = reports.read(reports.PolicyReport, policy / "report.json").model_copy(
@@ -341,11 +341,11 @@ def test_a_given_base_model_is_named_and_not_copied(
     )
     reports.write(pointer, policy / "report.json")
     scripted.set_params(policy={"model": str(given), "architecture": {}, "warm_start": {}})
-    name = ladder_clone.climb(scripted).name
+    name = ladder_clone.run_ladder(scripted).name
     assert cli.main(["export", name, "exports/named"]) == 0
     folder = here.root / "exports/named"
-    said = manifest(folder)
-    assert (said.base.kind, said.base.name, said.base.path, said.base.verified) == ("given", str(given), None, True)
+    made = manifest(folder)
+    assert (made.base.kind, made.base.name, made.base.path, made.base.verified) == ("given", str(given), None, True)
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["adapter", "tokenizer"]
     assert (flags(folder)[""], flags(folder)["--tokenizer"]) == (str(given), "./tokenizer")
     assert cli.main(["export", name, "exports/whole", "--merge"]) == 0
@@ -361,7 +361,7 @@ def test_a_warm_started_base_model_is_inside_and_what_it_was_made_of_is_named(
     here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run made it, so the package holds it; the audit goes on to the model that was given."""
-    scripted = clones.shelves(here, tmp_path / "script")
+    scripted = clones.run_again(here, tmp_path / "script")
     policy, given = scripted.script / "data/policy", tmp_path / "given"
     shutil.copytree(policy / "model", given)
     (given / "config.json").write_text((given / "config.json").read_text() + "\n")
@@ -370,11 +370,11 @@ def test_a_warm_started_base_model_is_inside_and_what_it_was_made_of_is_named(
     reports.write(pointer, policy / "report.json")
     warm = {"weights": "lora", "lr": 5e-4, "steps": 48}
     scripted.set_params(policy={"model": str(given), "architecture": {}, "warm_start": warm})
-    name = ladder_clone.climb(scripted).name
+    name = ladder_clone.run_ladder(scripted).name
     assert cli.main(["export", name, "exports/made"]) == 0
     folder = here.root / "exports/made"
-    said = manifest(folder)
-    assert (said.base.kind, said.base.path, said.base.verified) == ("warm_started", "base", True)
+    made = manifest(folder)
+    assert (made.base.kind, made.base.path, made.base.verified) == ("warm_started", "base", True)
     assert files.tree_sha256(folder / "base") == pointer.sha256
     capsys.readouterr()
     assert cli.main(["audit", name]) == 0
@@ -388,7 +388,7 @@ def test_a_chat_endpoint_has_its_weights_itself(
     here: Clone, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The prompt is what changes there; the request goes to that address and model."""
-    scripted = clones.shelves(here, tmp_path / "script")
+    scripted = clones.run_again(here, tmp_path / "script")
     server = {"kind": "chat", "url": "https://api.example.com/v1", "model": "m-1"}
     scripted.set_params(policy={"server": server, "architecture": {}, "warm_start": {}})
     data = scripted.script / "data"
@@ -404,7 +404,7 @@ def test_a_chat_endpoint_has_its_weights_itself(
     prompt = reports.read(reports.PromptReport, data / "prompt/report.json").model_copy(update={"found": True})
     reports.write(prompt, data / "prompt/report.json")
     clones.decide(data, config.load())
-    name = ladder_clone.climb(scripted).name
+    name = ladder_clone.run_ladder(scripted).name
     assert cli.main(["export", name, "exports/served"]) == 0
     folder = here.root / "exports/served"
     text = (folder / "README.md").read_text()
@@ -422,15 +422,15 @@ def test_full_weights_are_one_whole_model(ladder: Path, tmp_path: Path, monkeypa
     """And an agent without a system prompt has none."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = clones.make(tmp_path / "a", ladder, full=True)
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     monkeypatch.chdir(scripted.root)
     assert cli.main(["export", record.name, "exports/full"]) == 0
     folder = scripted.root / "exports/full"
     assert theirs(folder) == ours(scripted.clone, record.name)
-    said = manifest(folder).weights
-    assert (said.kind, said.path, said.dtype) == ("full", "model", "float32")
-    assert said.moved
-    assert said.moved.by_cast == 0 < said.moved.by_training
+    made = manifest(folder).weights
+    assert (made.kind, made.path, made.dtype) == ("full", "model", "float32")
+    assert made.moved
+    assert made.moved.by_cast == 0 < made.moved.by_training
     assert (folder / "system_prompt.txt").read_text() == ""
     assert [message["role"] for message in json.loads((folder / "request.json").read_text())["messages"]] == ["user"]
 
@@ -456,16 +456,18 @@ def cut_off_after_policy(clone: Clone, folder: Path) -> records.RunRecord:
     """The newest run, whose settings made another policy, and which came no further."""
     params = config.load()
     params = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 99})})
-    shelf = clones.shelves(clone, folder / "other").script / "data/policy"
-    for path in (shelf / "model").glob("*.safetensors"):
+    stage_folder = clones.run_again(clone, folder / "other").script / "data/policy"
+    for path in (stage_folder / "model").glob("*.safetensors"):
         save_file(
             {name: torch.randn_like(one) for name, one in load_file(path).items()}, path, metadata={"format": "pt"}
         )
-    pointer = reports.read(reports.PolicyReport, shelf / "report.json")
-    reports.write(pointer.model_copy(update={"sha256": files.tree_sha256(shelf / "model")}), shelf / "report.json")
+    pointer = reports.read(reports.PolicyReport, stage_folder / "report.json")
+    reports.write(
+        pointer.model_copy(update={"sha256": files.tree_sha256(stage_folder / "model")}), stage_folder / "report.json"
+    )
     plan = runs.plan(clone, params, champions.of_params(clone, params))
     with pytest.raises(KeyboardInterrupt), runs.start(clone, plan) as run:  # noqa: PT012
-        shutil.copytree(shelf, run.tree / "data/policy", dirs_exist_ok=True)
+        shutil.copytree(stage_folder, run.tree / "data/policy", dirs_exist_ok=True)
         repro.dvc(run.tree, "commit", "--force", "--quiet", "policy")
         raise KeyboardInterrupt
     at = Revision(clone, run.record.revision or "")
@@ -494,11 +496,11 @@ def test_what_was_rolled_back_is_not_approved(approved: Clone, capsys: pytest.Ca
     acts.rollback(approved, "tiny", people.signer("Ada"), "harmful answers")
     for which, name in ((str(promoted), "number"), (run_name(approved), "run")):
         assert cli.main(["export", which, f"exports/{name}"]) == 0
-        said = manifest(approved.root / "exports" / name)
-        assert not said.approved
-        assert (said.origin.version, said.origin.withdrawn) == (promoted, True)
-        assert said.origin.standing.startswith("rolled back by ada on ")
-        assert ": harmful answers; before that approved by ada on " in said.origin.standing
+        made = manifest(approved.root / "exports" / name)
+        assert not made.approved
+        assert (made.origin.version, made.origin.withdrawn) == (promoted, True)
+        assert made.origin.standing.startswith("rolled back by ada on ")
+        assert ": harmful answers; before that approved by ada on " in made.origin.standing
         assert "warning: not approved: rolled back by ada on" in capsys.readouterr().err
         text = (approved.root / "exports" / name / "README.md").read_text()
         assert text.startswith(f"# tiny, champion {promoted}\n\n**Not approved any more: rolled back by ada on ")
@@ -530,7 +532,7 @@ def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPat
 
 # -- what must not be exported ---------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["2", "exports/x"], "tiny has no champion 2: its champion is the beginning"),
         (["previous", "exports/x"], "tiny is at the beginning, so there is no champion before it"),
@@ -543,13 +545,13 @@ def test_what_is_to_be_typed_is_whole(here: Clone, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_wrong_input_is_one_message(
-    here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     before = sorted(here.root.rglob("*"))
     assert cli.main(["export", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert words in said
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert message in output
     assert [
         path
         for path in sorted(here.root.rglob("*"))
@@ -653,7 +655,7 @@ def test_a_missing_byte_says_where_to_get_it(here: Clone) -> None:
 
 # -- how answers are made --------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("serve", "words"),
+    ("serve", "message"),
     [
         (config.Serve(method="majority", k=5, over="output_json"), "most frequent final answer. Compare JSON whatever"),
         (config.Serve(method="majority", k=7, over="output_text"), "Compare texts without the whitespace"),
@@ -661,7 +663,7 @@ def test_a_missing_byte_says_where_to_get_it(here: Clone) -> None:
     ],
 )
 def test_how_answers_are_made_is_what_was_promoted(
-    ladder: Path, ladder_recipe: Path, tmp_path: Path, serve: config.Serve, words: str
+    ladder: Path, ladder_recipe: Path, tmp_path: Path, serve: config.Serve, message: str
 ) -> None:
     """Whatever the settings say now."""
     shutil.copytree(ladder / "data/policy", tmp_path / "data/policy")
@@ -677,7 +679,7 @@ def test_how_answers_are_made_is_what_was_promoted(
     assert manifest(tmp_path / "served").serve == serve
     assert json.loads(sampling.read_text())["serve"] == serve.model_dump()
     assert f"for each question, play {serve.k} dialogues side by side" in readme.read_text()
-    assert words in readme.read_text()
+    assert message in readme.read_text()
     assert "serve" not in json.loads((tmp_path / "single/manifest.json").read_text())
     assert "serve" not in json.loads((tmp_path / "single/sampling.json").read_text())
     assert "## Answer" not in (tmp_path / "single/README.md").read_text()

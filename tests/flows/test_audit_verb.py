@@ -24,8 +24,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("audit-verb"))
-        run = ladder_clone.climb(scripted)
-        acts.request(scripted.clone, run)
+        run = ladder_clone.run_ladder(scripted)
+        acts.request_promotion(scripted.clone, run)
         people.approve(scripted.clone, run.name)
     return scripted.clone
 
@@ -79,7 +79,7 @@ def test_a_broken_link_is_told_first_and_by_the_exit_code(clone: Clone, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "message"),
     [
         (["99"], "the ledger ends with entry 6"),
         (["other@champion"], "no model 'other'"),
@@ -94,9 +94,9 @@ def test_a_broken_link_is_told_first_and_by_the_exit_code(clone: Clone, capsys: 
         (["--hash", "0" * 40, "--conversations"], "a version"),
     ],
 )
-def test_bad_questions(asked: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_questions(asked: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", *asked]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_version_is_exported_in_the_formats_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

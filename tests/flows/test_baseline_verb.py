@@ -77,8 +77,8 @@ def test_the_agent_of_the_settings_without_traffic_or_margins(
     path.write_text(yaml.safe_dump(raw))
     assert cli.main(["baseline", "--worst", "1"]) == 0
     out = capsys.readouterr().out
-    for words in ("95 % intervals", "reward", "best of", "The worst rollouts", "ready: "):
-        assert words in out
+    for phrase in ("95 % intervals", "reward", "best of", "The worst rollouts", "ready: "):
+        assert phrase in out
     assert out.count("explanation") <= 1, "one of them"
     assert [line.split()[0] for line in (scripted.script / "ran").read_text().splitlines()] == ["policy", "baseline"]
     assert (scripted.clone.root / "data/baseline/rollouts.parquet").exists()
@@ -102,7 +102,7 @@ CHAT = [
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--tools", "tools.py"], "--tools is for an agent without a recipe. Add --grader FILE"),
         (["--grader", "grader.json"], "so where are the rows? Add --rows FILE."),
@@ -135,7 +135,7 @@ def test_what_cannot_be_measured(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
-    said: str,
+    message: str,
 ) -> None:
     """Files are named from where the user is, not from the clone's root."""
     place = scripted.clone.root / "mine"
@@ -149,7 +149,7 @@ def test_what_cannot_be_measured(
     (place / "twice").write_text(2 * '{"id": "a", "messages": [{"role": "user", "content": "q"}]}\n')
     monkeypatch.chdir(place)
     assert cli.main(["baseline", *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (scripted.script / "ran").exists()
 
 
@@ -163,14 +163,14 @@ def chat() -> Iterator[str]:
         messages: list[dict[str, Any]] = body["messages"]
         rng = random.Random(json.dumps([messages, body.get("seed")]))
         last, finish = messages[-1], "stop"
-        said: dict[str, Any] = {"role": "assistant", "content": last["content"] if last["role"] == "tool" else "Rome"}
+        reply: dict[str, Any] = {"role": "assistant", "content": last["content"] if last["role"] == "tool" else "Rome"}
         if str(last["content"]).endswith("Oman"):
             finish = "length"
         elif last["role"] == "user" and rng.random() < 0.5:
             arguments = json.dumps({"country": last["content"].split()[-1]})
             call = {"id": "c1", "type": "function", "function": {"name": "capital", "arguments": arguments}}
-            said, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
-        choice = {"index": 0, "message": said, "finish_reason": finish}
+            reply, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+        choice = {"index": 0, "message": reply, "finish_reason": finish}
         usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
         return web.json_response({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage})
 

@@ -93,7 +93,7 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["run", "--set", "train.stepz=3"], "params.yaml: unknown key 'train.stepz'. Did you mean 'steps'?"),
         (["run", "--set", "train.steps=0"], "params.yaml: 'train.steps' = 0:"),
@@ -134,7 +134,7 @@ def test_wrong_input_is_one_message(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(scripted.root)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -143,7 +143,7 @@ def test_wrong_input_is_one_message(
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
-    assert words in captured.err
+    assert message in captured.err
     assert "Traceback" not in captured.err
     assert scripted.git("status", "--porcelain") == ""
 
@@ -218,7 +218,7 @@ def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) ->
     before = scripted.ran().count("policy")
     done = scripted.rft("stage", "policy", "--params", "recipes/tiny/params.yaml", "--set", "policy.seed=5")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Its shelf: data/policy, made with the settings of recipes/tiny/params.yaml and of --set" in done.stdout
+    assert "Its files: data/policy, made with the settings of recipes/tiny/params.yaml and of --set" in done.stdout
     assert (scripted.root / "data/policy/report.json").stat().st_mode & 0o200, "a plain file, no link into the cache"
     assert "unchanged, skipped" in scripted.rft("stage", "policy", "--set", "policy.seed=5").stdout
     assert scripted.ran().count("policy") == before + 1

@@ -30,7 +30,7 @@ def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_pa
     assert deploy.schedule(repository).clean_only, "a schedule takes no uncommitted work along"
     (tmp_path / "infra").mkdir()
     file = tmp_path / "infra/schedule.yaml"
-    for text, words in (
+    for text, message in (
         ("name: x\n", "infra/schedule.yaml: 'cron' is missing"),
         ("name: x\ncron: every monday\n", "infra/schedule.yaml: cron 'every monday'"),
         ("name: x\ncron: 0 3 * * 1\ntimezone: Mars/Olympus\n", "timezone 'Mars/Olympus'"),
@@ -39,7 +39,7 @@ def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_pa
         file.write_text(text)
         with pytest.raises(ConfigError) as refused:
             deploy.schedule(tmp_path)
-        assert words in str(refused.value)
+        assert message in str(refused.value)
 
 
 def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(
@@ -47,18 +47,18 @@ def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(
 ) -> None:
     unattended.told_once()
     unattended.told_once()
-    logger, heard = logging.getLogger("prefect.flow_runs"), io.StringIO()
+    logger, output = logging.getLogger("prefect.flow_runs"), io.StringIO()
     # Alone: where a test before this one set Prefect up, its handlers ask for a run that goes on,
     # and it says little.
     caplog.set_level(logging.INFO, logger="prefect.flow_runs")
-    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(heard)])
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(output)])
     monkeypatch.setattr(logger, "propagate", False)
     for error in (UserError("name a window"), ZeroDivisionError("a bug")):
         try:
             raise error
         except Exception as raised:
             logger.error("ended: %r", raised, exc_info=True)
-    ours, _, bug = heard.getvalue().partition("ended: ZeroDivisionError")
+    ours, _, bug = output.getvalue().partition("ended: ZeroDivisionError")
     assert ours == "ended: UserError('name a window')\n"
     assert "Traceback" in bug
 
@@ -135,11 +135,11 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
     assert local_servers.SECRET not in output
 
 
-def waited_for(look: Callable[[], Any], up: Any, seconds: float = 120.0) -> Any:
+def waited_for(seen: Callable[[], Any], up: Any, seconds: float = 120.0) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         assert up.poll() is None, up.communicate()
-        if found := look():
+        if found := seen():
             return found
         time.sleep(0.3)
     raise AssertionError("nothing was seen in time")

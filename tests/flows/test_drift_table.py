@@ -14,10 +14,10 @@ from rich.console import Console
 
 from flows import cli, drift
 from rft import reports
-from rft.page import Look
-from rft.reports import DriftReport, TrafficReport, drift_words
-from tasks.display import looks
-from tasks.display.looks import History
+from rft.page import DriftComparison
+from rft.reports import DriftReport, TrafficReport, drift_wording
+from tasks.display import comparisons
+from tasks.display.comparisons import History
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
 from tasks.runs.git import git_bytes
@@ -58,12 +58,14 @@ def test_the_short_form_is_the_verdict_and_each_of_a_few_features_once() -> None
     ratios: dict[str, float] = {}
     for feature in compared:
         if feature.drifted and feature.group == "input":
-            ratios[feature.feature] = max(drift_words.ratio(feature), ratios.get(feature.feature, 0))
+            ratios[feature.feature] = max(drift_wording.ratio(feature), ratios.get(feature.feature, 0))
     assert names[: len(ratios)] == sorted(ratios, key=lambda name: -ratios[name])[:4]
     assert all(", against the " in row for row in rows)
     hidden = sum(feature.drifted for feature in compared) - 4
-    words = f"{len(compared) - 4} more comparisons, {hidden} of them drifted; all with their numbers: rft drift w.jsonl"
-    assert lines[-1] == words
+    message = (
+        f"{len(compared) - 4} more comparisons, {hidden} of them drifted; all with their numbers: rft drift w.jsonl"
+    )
+    assert lines[-1] == message
 
 
 def test_the_short_form_of_a_quiet_window_has_what_came_nearest() -> None:
@@ -126,7 +128,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 def test_the_page_is_written_whole_and_a_folder_is_refused(tmp_path: Path) -> None:
-    found = [Look("w.jsonl", "w.jsonl", sample_drift.full())]
+    found = [DriftComparison("w.jsonl", "w.jsonl", sample_drift.full())]
     drift.write_page(tmp_path / "new/page.html", found)
     assert (tmp_path / "new/page.html").read_text().startswith("<!doctype html>")
     with pytest.raises(reports.base.UserError, match=r"a folder\. Name a file"):
@@ -144,7 +146,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Script
         reports.write(report, scripted.script / "data/drift/report.json")
         scripted.set_params(challenger={"seed": seed})
         scripted.git("commit", "--quiet", "--all", "--message", f"seed {seed}")
-        real = ladder_clone.climb(scripted)
+        real = ladder_clone.run_ladder(scripted)
         for copy in (0, 1):
             name = f"{real.name}-{copy}" if copy else real.name
             started = f"2026-04-0{2 * seed + copy + 1}T00:00:00Z"
@@ -157,15 +159,17 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Script
 
 def test_the_runs_of_a_clone_are_read_from_their_revisions(clone: tuple[ladder_clone.Scripted, list[str]]) -> None:
     scripted, names = clone
-    found = looks.history(scripted.clone, "tiny")
-    assert [look.name for look in found.looks] == [names[0], names[2], names[3]]
-    assert [look.alike for look in found.looks] == [1, 0, 0]
-    assert found.looks[1].report == sample_drift.quiet("vocabulary", 9.0)
-    assert "were removed at 2026-05-01" in found.looks[2].missing
+    found = comparisons.history(scripted.clone, "tiny")
+    assert [comparison.name for comparison in found.comparisons] == [names[0], names[2], names[3]]
+    assert [comparison.alike for comparison in found.comparisons] == [1, 0, 0]
+    assert found.comparisons[1].report == sample_drift.quiet("vocabulary", 9.0)
+    assert "were removed at 2026-05-01" in found.comparisons[2].missing
     traffic = reports.read(TrafficReport, scripted.script / "data/traffic/report.json")
-    assert found.looks[0].when == f"{traffic.first[:10]} to {traffic.last[:10]}"
-    assert looks.history(scripted.clone, "another") == History([], 0)
-    assert [look.name for look in looks.history(scripted.clone, "tiny", last=2).looks] == names[2:]
+    assert found.comparisons[0].when == f"{traffic.first[:10]} to {traffic.last[:10]}"
+    assert comparisons.history(scripted.clone, "another") == History([], 0)
+    assert [comparison.name for comparison in comparisons.history(scripted.clone, "tiny", last=2).comparisons] == names[
+        2:
+    ]
 
 
 def test_of_many_runs_with_the_same_content_one_is_read(
@@ -184,11 +188,11 @@ def test_of_many_runs_with_the_same_content_one_is_read(
         records.save(scripted.clone, each)
     try:
         monkeypatch.setattr(artifacts, "git_bytes", counted)
-        found = looks.history(scripted.clone, "tiny").looks
+        found = comparisons.history(scripted.clone, "tiny").comparisons
     finally:
         for each in idle:
             records.path(scripted.clone, each.name).unlink()
-    assert [(look.name, look.alike) for look in found[:1]] == [("idle-000", 101)]
+    assert [(comparison.name, comparison.alike) for comparison in found[:1]] == [("idle-000", 101)]
     assert len(calls) < 20, "one question for all, and the files of three runs"
 
 
@@ -198,13 +202,13 @@ def test_the_page_of_a_run_has_the_course_of_the_runs_before_it(
     scripted, names = clone
     record = records.find(scripted.clone, names[2])
     reports.write(sample_drift.full(), tmp_path / "data/drift/report.json")
-    found = looks.with_own(scripted.clone, record, tmp_path, "tiny")
-    assert [look.name for look in found] == [names[0], names[2]]
+    found = comparisons.with_own(scripted.clone, record, tmp_path, "tiny")
+    assert [comparison.name for comparison in found] == [names[0], names[2]]
     assert found[-1].report == sample_drift.full()
     reports.write(sample_drift.quiet(), tmp_path / "data/drift/report.json")
-    same = looks.with_own(scripted.clone, record, tmp_path, "tiny")
-    assert [(look.name, look.alike) for look in same] == [(names[0], 2)]
-    assert looks.with_own(scripted.clone, record, tmp_path / "nothing", "tiny") == []
+    same = comparisons.with_own(scripted.clone, record, tmp_path, "tiny")
+    assert [(comparison.name, comparison.alike) for comparison in same] == [(names[0], 2)]
+    assert comparisons.with_own(scripted.clone, record, tmp_path / "nothing", "tiny") == []
 
 
 def test_history_is_a_table_json_and_a_page(clone: tuple[ladder_clone.Scripted, list[str]]) -> None:
@@ -218,4 +222,4 @@ def test_history_is_a_table_json_and_a_page(clone: tuple[ladder_clone.Scripted, 
     assert f"{names[0]} and 1 later" in lines[3]
     assert "Drift of tiny, run by run" in (scripted.root / "out/drift.html").read_text()
     found = json.loads(scripted.rft("drift", "--history", "-n", "1", "--json").stdout)
-    assert [(look["run"], look["report"]) for look in found] == [(names[3], None)]
+    assert [(comparison["run"], comparison["report"]) for comparison in found] == [(names[3], None)]

@@ -40,4 +40,4 @@ def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scrip
     assert "no reference yet" in shown
     assert "continue: Nothing to do" in shown
     assert "0 of " in shown
-    assert not Path(fresh.root / "data/drift").exists(), "written to no shelf"
+    assert not Path(fresh.root / "data/drift").exists(), "no stage's files were written"

@@ -37,7 +37,7 @@ def inconclusive(folder: Path, offers_blocks: bool = True) -> ladder_clone.Scrip
 
 
 def looks(clone: Clone) -> list[int]:
-    return [look.act.look for look in book.read(clone, anew=True).state.looks.values()]
+    return [look.act.look for look in book.read(clone, reverify=True).state.looks.values()]
 
 
 @pytest.mark.story
@@ -48,11 +48,11 @@ def test_only_the_look_is_new_and_it_is_the_next_one(
     scripted = inconclusive(tmp_path / "a")
     scripted.set_params(train={"steps": 3})
     scripted.git("commit", "--quiet", "--all", "--message", "three steps")
-    first = climbed(scripted)
+    first = recorded(scripted)
     results.show(scripted.clone, first)
-    said = capsys.readouterr().out
-    assert "Extend   " in said
-    assert f"extend {first.name}" in said
+    output = capsys.readouterr().out
+    assert "Extend   " in output
+    assert f"extend {first.name}" in output
     assert (scripted.ran(), looks(scripted.clone)) == ([], [1])
 
     # the code of today is another, the settings too; what is looked at again is what was
@@ -129,7 +129,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inconclusive")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
-        climbed(inconclusive(folder))
+        recorded(inconclusive(folder))
     return folder
 
 
@@ -144,8 +144,8 @@ def ended(scripted: ladder_clone.Scripted) -> RunRecord:
     return records.load_all(scripted.clone)[-1]
 
 
-def climbed(scripted: ladder_clone.Scripted, **changes: Any) -> RunRecord:
-    record = ladder_clone.climb(scripted, **changes)
+def recorded(scripted: ladder_clone.Scripted, **changes: Any) -> RunRecord:
+    record = ladder_clone.run_ladder(scripted, **changes)
     assert record.decision == "inconclusive"
     return record
 
@@ -153,31 +153,31 @@ def climbed(scripted: ladder_clone.Scripted, **changes: Any) -> RunRecord:
 @pytest.mark.slow
 def test_as_many_blocks_as_would_probably_settle_it(fresh: ladder_clone.Scripted) -> None:
     fresh.set_params(examples={"test": 100})
-    record = climbed(fresh)
-    found = extension.of(fresh.clone, record.name)
+    record = recorded(fresh)
+    found = extension.from_run(fresh.clone, record.name)
     assert (found.blocks, found.params.examples.blocks) == (3, 4), "226 more, in blocks of 100"
-    assert extension.of(fresh.clone, record.name, 1).params.examples.blocks == 2
-    assert found.words.endswith("saw 100 test examples; 3 blocks of 100 more are joined to them.")
+    assert extension.from_run(fresh.clone, record.name, 1).params.examples.blocks == 2
+    assert found.description.endswith("saw 100 test examples; 3 blocks of 100 more are joined to them.")
     decision = fresh.script / "data/gate/decision.json"
     change(decision, more_examples=None)
     fresh.set_params(examples={"test": 101})
-    assert extension.of(fresh.clone, climbed(fresh).name).blocks == 1, "at least one"
+    assert extension.from_run(fresh.clone, recorded(fresh).name).blocks == 1, "at least one"
 
 
 @pytest.mark.slow
 def test_section_run_is_of_today(fresh: ladder_clone.Scripted) -> None:
     record = ended(fresh)
     fresh.set_params(run={"max_hours": 3})
-    assert extension.of(fresh.clone, record.name).params.run.max_hours == 3
+    assert extension.from_run(fresh.clone, record.name).params.run.max_hours == 3
 
 
 @pytest.mark.slow
 def test_a_decided_run_needs_no_more_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path)
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     with pytest.raises(UserError, match=f"run {record.name} ended as promote, and more examples help"):
-        extension.of(scripted.clone, record.name)
+        extension.from_run(scripted.clone, record.name)
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_a_recipe_without_blocks_says_what_to_write(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = inconclusive(tmp_path, offers_blocks=False)
     with pytest.raises(UserError, match=r"recipes/tiny/examples\.py offered no blocks .*`block: int = 0`.*rft run"):
-        extension.of(scripted.clone, climbed(scripted).name)
+        extension.from_run(scripted.clone, recorded(scripted).name)
 
 
 @pytest.mark.slow
@@ -193,18 +193,18 @@ def test_another_champion_is_another_question(fresh: ladder_clone.Scripted) -> N
     record = ended(fresh)
     records.save(fresh.clone, record.model_copy(update={"champion_version": 7}))
     with pytest.raises(UserError, match="was judged against champion 7, and the beginning is served now"):
-        extension.of(fresh.clone, record.name)
+        extension.from_run(fresh.clone, record.name)
 
 
 @pytest.mark.slow
 def test_looks_that_are_spent_cannot_be_extended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     fresh = inconclusive(tmp_path)
-    record = climbed(fresh, gate=sample_reports.GATE.model_copy(update={"looks": 1}))
+    record = recorded(fresh, gate=sample_reports.GATE.model_copy(update={"looks": 1}))
     with pytest.raises(
         UserError, match=r"gate\.looks = 1, and this would be look 2 .*the next block, examples\.block: 1"
     ):
-        extension.of(fresh.clone, record.name)
+        extension.from_run(fresh.clone, record.name)
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_what_was_removed_cannot_be_looked_at_again(fresh: ladder_clone.Scripted
     record = ended(fresh)
     records.save(fresh.clone, record.model_copy(update={"bytes_removed": "2026-01-01"}))
     with pytest.raises(UserError, match=r"`rft gc` removed what run .* had made"):
-        extension.of(fresh.clone, record.name)
+        extension.from_run(fresh.clone, record.name)
 
 
 def test_the_command_line_and_the_flow_end_at_the_same_stages() -> None:

@@ -90,13 +90,13 @@ class Servers:
 
     async def complete(self, request: web.Request) -> web.Response:
         last = (await request.json())["messages"][-1]
-        said: dict[str, Any] = {"role": "assistant", "content": last["content"]}
+        reply: dict[str, Any] = {"role": "assistant", "content": last["content"]}
         if last["role"] == "user":
             number = re.findall(r"\d+", str(last["content"]))[-1]
             call = {"name": "find_item", "arguments": json.dumps({"query": number})}
-            said = {"role": "assistant", "content": None}
-            said["tool_calls"] = [{"id": "c1", "type": "function", "function": call}]
-        choice = {"index": 0, "message": said, "finish_reason": "tool_calls" if "tool_calls" in said else "stop"}
+            reply = {"role": "assistant", "content": None}
+            reply["tool_calls"] = [{"id": "c1", "type": "function", "function": call}]
+        choice = {"index": 0, "message": reply, "finish_reason": "tool_calls" if "tool_calls" in reply else "stop"}
         usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
         return web.json_response({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage})
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from flows.cli import ingest
-from rft.snapshots import reading
+from rft.traffic import reading
 from tests import scripted_windows as windows
 
 
@@ -19,7 +19,7 @@ def test_rows_that_lack_something_are_taken_and_others_are_not(
     rows = [row | ({"user": "u"} if number else {}) for number, row in enumerate(windows.rows(3))]
     snapshot = windows.snapshot(tmp_path, [*rows, {"conversation_id": 7}], unit="user")
     ingest.tell(reading.manifest(snapshot), Console(file=io.StringIO()))
-    said = capsys.readouterr().out.splitlines()
-    assert "not taken: conversation_id 1" in said
-    assert "taken, though there is: no unit 1" in said
-    assert len([line for line in said if "taken" in line]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert "not taken: conversation_id 1" in lines
+    assert "taken, though there is: no unit 1" in lines
+    assert len([line for line in lines if "taken" in line]) == 2

@@ -25,7 +25,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("verbs"))
-        assert ladder_clone.climb(scripted).decision == "promote"
+        assert ladder_clone.run_ladder(scripted).decision == "promote"
     return scripted.clone
 
 
@@ -37,9 +37,9 @@ def rft(clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
     def run(*arguments: str, code: int = 0) -> str:
         assert cli.main(list(arguments)) == code, capsys.readouterr().err
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return said.err if code else said.out
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return captured.err if code else captured.out
 
     return run
 
@@ -104,25 +104,25 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     ]
     assert next(row["became"]["kind"] for row in rows if row["became"]) == "champion"
     assert "waits" not in rft("runs")
-    said = rft("ledger", "--verify")
-    assert "PROMOTION of entry" in said
-    assert f"Verified: {len(rows)} entries, every signature, role and hash" in said
+    output = rft("ledger", "--verify")
+    assert "PROMOTION of entry" in output
+    assert f"Verified: {len(rows)} entries, every signature, role and hash" in output
 
     back = rft("rollback", "--reason", "complaints", *bob)
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back
     assert f"in place of champion {made.number}." in back
     assert "Removed bob" in rft("people", "remove", "bob", "--compromised-since", "2", "--reason", "stolen", *ada)
     assert "DOUBTFUL: signed with key SHA256:" in rft("ledger")
-    doubt = [row["doubtful"] for row in map(json.loads, rft("ledger", "--json").splitlines()) if row["doubtful"]]
-    assert {each["since"] for each in doubt} == {2}
-    assert any(each["path"] for each in doubt), "the promotion rests on bob's approval"
+    compromises = [row["doubtful"] for row in map(json.loads, rft("ledger", "--json").splitlines()) if row["doubtful"]]
+    assert {each["since"] for each in compromises} == {2}
+    assert any(each["path"] for each in compromises), "the promotion rests on bob's approval"
     assert "entries are doubtful, and the lines above say why" in rft("ledger", "--verify")
     assert "is marked as compromised" in rft(*add, *ada, code=2)
-    assert book.read(clone, anew=True).state.champion("tiny") == 0
+    assert book.read(clone, reverify=True).state.champion("tiny") == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("people", "add", "bob", "--reason", "x"), "a person needs NAME, --role and --public KEY"),
         ((*BOB, "Bob Ross", "--public", "ssh-ed25519 AAAA"), "name = 'Bob Ross'"),
@@ -134,13 +134,13 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
         (("champion", "tiny", "--params", "params.yaml"), "MODEL names the model, and so do --params and --set"),
     ],
 )  # fmt: skip
-def test_wrong_input_is_one_message(rft, arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_input_is_one_message(rft, arguments: tuple[str, ...], message: str) -> None:
     import re
 
     key = people.by("Ada") if arguments[0] == "people" or arguments[1:2] == ("rules",) else ()
-    said = rft(*arguments, *key, code=2)
-    assert said.startswith("error: ")
-    assert re.search(words, said), said
+    output = rft(*arguments, *key, code=2)
+    assert output.startswith("error: ")
+    assert re.search(message, output), output
 
 
 @pytest.mark.slow
@@ -157,10 +157,10 @@ def test_a_clone_is_backed_up_and_restored(rft, clone: Clone, tmp_path: Path, mo
     assert "  copied now: 0 files, 0 B; the rest was there" in rft("backup", str(saved))
     assert "is whole: a ledger up to entry" in rft("restore", str(saved))
     monkeypatch.chdir(tmp_path)  # no clone
-    said = rft("restore", "saved", "into")
-    assert f"Restored to {into}, as it was at " in said
-    assert f"Verified: {number} entries of the ledger, every signature, role and hash." in said
-    assert f"cd {into} && make setup" in said
+    output = rft("restore", "saved", "into")
+    assert f"Restored to {into}, as it was at " in output
+    assert f"Verified: {number} entries of the ledger, every signature, role and hash." in output
+    assert f"cd {into} && make setup" in output
     monkeypatch.chdir(into)
     assert records.load_all(clone)[0].name in rft("runs")
     assert "Verified:" in rft("ledger", "--verify")

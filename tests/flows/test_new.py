@@ -13,12 +13,11 @@ import pytest
 import yaml
 
 from flows import settings
-from rft import config, recipe, shelves
+from rft import config, recipe, stage_files
 from rft.grading import preflight
 from rft.reports import ChallengerReport, Decision, DriftReport
-from rft.snapshots import ingest, reading
 from rft.stages import examples
-from rft.windows import feedback
+from rft.traffic import feedback, ingest, reading
 from tasks.dependencies import STAGES
 from tasks.ledger import remote
 from tasks.runs.clone import Clone
@@ -102,22 +101,22 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.story
-def test_the_whole_ladder_climbs_on_it(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_ladder_runs_on_it(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stage, in this process: each in one of its own, as `rft run` starts them, would load
     PyTorch anew. That is what `rft demo` does in .ci/run."""
     monkeypatch.chdir(clone.root)
     params = settings.resolve(clone, "recipes/parcels/params.yaml", QUICK)
     snapshot = ingest.ingest(params.traffic.file, params.traffic, Path.cwd(), Path(".rft/snapshots"))
-    shutil.copytree(snapshot, shelves.SNAPSHOT)
+    shutil.copytree(snapshot, stage_files.SNAPSHOT)
     for stage in STAGES:
         ladder.run(stage, params)
-    assert shelves.read(DriftReport).verdict == "continue"
-    report = shelves.read(ChallengerReport)
+    assert stage_files.read(DriftReport).verdict == "continue"
+    report = stage_files.read(ChallengerReport)
     arms = {arm.name: arm.sampled.metrics["score/mean"] for arm in report.arms}
     assert arms["champion_new_prompt"].value > arms["champion"].value + 0.1
     assert (arms["challenger"].low or 0) > (arms["champion_new_prompt"].high or 1), (
         "training adds to what the prompt alone gives"
     )
-    decision = shelves.read(Decision)
+    decision = stage_files.read(Decision)
     assert decision.decision == "promote", decision.reason
     assert clone.git("status", "--porcelain").strip() == ""

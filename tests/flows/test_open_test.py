@@ -14,7 +14,7 @@ import people
 import pytest
 
 from flows import cli
-from rft import config, shelves
+from rft import config, stage_files
 from rft.rollouts import log as rollout_log
 from tasks.ledger import book
 from tasks.ledger.entry import Opened
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("closed"))
-        ladder_clone.climb(scripted)
+        ladder_clone.run_ladder(scripted)
     return scripted.root
 
 
@@ -51,8 +51,8 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
 def rft(here: Clone, capsys: pytest.CaptureFixture[str]) -> Rft:
     def run(*arguments: str) -> tuple[int, str, str]:
         code = cli.main(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run
 
@@ -89,7 +89,7 @@ def test_rollouts_of_the_test_set_are_counted_and_not_shown(here: Clone, rft: Rf
 
 
 def _tested(clone: Clone) -> rollout_log.LogRow:
-    content = Revision(clone, records.load_all(clone)[0].revision or "").read(shelves.rollouts("challenger"))
+    content = Revision(clone, records.load_all(clone)[0].revision or "").read(stage_files.rollouts("challenger"))
     assert content
     return rollout_log.read(content)[0]
 
@@ -158,14 +158,14 @@ def test_a_request_comes_before_the_opening_or_never(here: Clone, rft: Rft) -> N
 @pytest.mark.slow
 def test_what_was_asked_for_before_stays_valid(here: Clone, rft: Rft) -> None:
     [record] = records.load_all(here)
-    waiting = acts.request(here, record, lambda _: None)
+    request = acts.request_promotion(here, record, lambda _: None)
     assert rft("report", record.name, "--open-test", *WHY)[0] == 0
     people.approve(here, record.name)
-    assert book.read(here).state.requests[waiting.number].promoted
+    assert book.read(here).state.requests[request.number].promoted
 
 
 @pytest.mark.slow
-def test_shelves_of_a_folder_are_opened_without_a_look(made: Path, here: Clone, rft: Rft) -> None:
+def test_stage_files_of_a_folder_are_opened_without_a_look(made: Path, here: Clone, rft: Rft) -> None:
     shutil.copytree(made.parent / "script/data", here.root / "data", dirs_exist_ok=True)
     code, out, err = rft("rollouts", "--here", "--json", "--stage", "challenger")
     assert (code, {row["split"] for row in rows(out)}) == (0, {"validation"})
@@ -183,9 +183,9 @@ def test_a_list_is_erased_by_name_and_the_ledger_says_what_that_means(here: Clon
     assert code == 0
     assert "is erased here, and its test set is retired" in out
     assert f"s3://bucket/of/ours/files/md5/{md5[:2]}/{md5[2:]}" in out
-    said = rft("ledger")[1]
-    assert f"the list of examples of entry {look} is ERASED, so their looks are counted no more" in said
-    assert "and the set is retired: past its time" in said
+    output = rft("ledger")[1]
+    assert f"the list of examples of entry {look} is ERASED, so their looks are counted no more" in output
+    assert "and the set is retired: past its time" in output
     assert rft("ledger", "--verify")[0] == 0
 
 

@@ -87,7 +87,7 @@ def test_killed_adopted_approved_and_rolled_back(
     back = at_hand(scripted.root, "rollback", "--reason", "complaints", *people.by("Ada"))
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back.stdout
     assert " export 0 exports/tiny-0\n" in back.stdout
-    kinds = [each.entry.act.kind for each in book.read(scripted.clone, anew=True).stored]
+    kinds = [each.entry.act.kind for each in book.read(scripted.clone, reverify=True).stored]
     assert kinds == ["genesis", "registration", "request", "policy", "approval", "promotion", "rollback"]
 
     # the page can be had again from the revision
@@ -109,8 +109,8 @@ def _mlflow_says_what_it_rests_on(scripted: ladder_clone.Scripted, record: RunRe
     decision = at.report(Decision)
     assert decision is not None
     assert tags[tracking.NOTE].startswith(f"**promote**: {decision.reason}")
-    for words in (record.revision, f"approve {record.name} --reason TEXT", f"audit {record.name}", "| reward | 0."):
-        assert words in tags[tracking.NOTE]
+    for phrase in (record.revision, f"approve {record.name} --reason TEXT", f"audit {record.name}", "| reward | 0."):
+        assert phrase in tags[tracking.NOTE]
     contexts = [tag.value for each in shown.inputs.dataset_inputs for tag in each.tags if "context" in tag.key]
     assert sorted(contexts) == ["test", "traffic", "train", "validation"]
 
@@ -215,7 +215,7 @@ def test_a_training_that_collapsed_ends_the_ladder_before_the_look(
     assert scripted.ran()[-1] == "train"
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.message, record.decision) == ("stopped", why, None)
-    assert "registration" not in [each.entry.act.kind for each in book.read(scripted.clone, anew=True).stored]
+    assert "registration" not in [each.entry.act.kind for each in book.read(scripted.clone, reverify=True).stored]
     assert "training collapsed" in at_hand(scripted.root, "runs").stdout
     page = scripted.clone.page(record.name).read_text()
     assert "Training collapsed" in page

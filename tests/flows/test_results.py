@@ -24,7 +24,7 @@ def told(decision: Decision, apart: Check | None = None, look: Registration | No
 
 
 def decision(scenario: Scenario) -> Decision:
-    return reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
+    return reports.read(Decision, sample_reports.stage_files(scenario) / "data/gate/decision.json")
 
 
 @pytest.mark.slow
@@ -36,8 +36,8 @@ def test_each_check_has_a_line_under_its_group_and_what_decided_a_sentence(scena
     titles = [line.strip().partition(":")[0] for line in lines if line.startswith("\n")]
     assert (titles[0] == "What stood in the way") == (scenario != "promote")
     read = [group for group in plain.groups(found) if group.title in (plain.STOPPED, plain.QUESTION)]
-    told_in_words = sum(check.value is not None for group in read for check in group.checks)
-    assert sum(line.startswith("      ") for line in lines) == told_in_words > 0
+    num_with_value = sum(check.value is not None for group in read for check in group.checks)
+    assert sum(line.startswith("      ") for line in lines) == num_with_value > 0
     assert "\nLook 2 of 5 at this test set; 3 left." in lines[-1]
 
 

@@ -89,7 +89,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[ladder_clone.Scripted
         data / "policy/report.json",
     )
     tokenizers.Tokenizer(tokenizers.models.WordLevel(WORDS, "<unk>")).save(str(data / "policy/tokenizer.json"))
-    return scripted, ladder_clone.climb(scripted)
+    return scripted, ladder_clone.run_ladder(scripted)
 
 
 Rft = Callable[..., tuple[int, str, str]]
@@ -217,7 +217,7 @@ def test_nothing_fits(rft: Rft) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--where", "rewart < 1"], 'Referenced column "rewart" not found'),
         (["--where", "rewart < 1"], "The columns: stage, arm, step,"),
@@ -242,12 +242,12 @@ def test_nothing_fits(rft: Rft) -> None:
     ],
 )
 def test_wrong_input_is_one_message(
-    rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], arguments: list[str], words: str
+    rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], arguments: list[str], message: str
 ) -> None:
     code, out, err = rft("rollouts", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
-    assert words in err
+    assert message in err
     assert "Traceback" not in err
     assert ran[0].git("status", "--porcelain") == ""
 
@@ -256,13 +256,13 @@ def test_wrong_input_is_one_message(
 def test_one_as_a_transcript(rft: Rft) -> None:
     code, out, err = rft("rollouts", "--show", "1100")
     assert (code, err) == (0, "")
-    for words in (
+    for phrase in (
         "rollout_1100000-aa  train/challenger, step 1, example n-0001, sample 0",
         '→ lookup(key="k0001")',
         f"← {value(1)}",
         "assistant, turn 2",
     ):
-        assert words in out
+        assert phrase in out
     assert re.search(r"grade +1, solved\n +explanation exact\n +reward +1\.000\n +training +trained on\n", out)
     assert "\ntokens\n" not in out
     assert rft("rollouts", "--show", "rollout_1100000-aa")[1] == out
@@ -296,7 +296,7 @@ def test_sampled_is_trained_and_left_out(rft: Rft) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "message"),
     [
         ([*TRAIN[:6], replace(TRAIN[6], left_out="")], "was neither trained on nor left out"),
         (TRAIN[:6], "step 2 of training says samples/sampled = 3, its log holds 2"),
@@ -307,20 +307,20 @@ def test_sampled_is_trained_and_left_out(rft: Rft) -> None:
     ],
 )
 def test_a_log_that_does_not_add_up(
-    rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], rows: list[LogRow], words: str
+    rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord], rows: list[LogRow], message: str
 ) -> None:
-    shelf = ran[0].root / "data/train"
-    shelf.mkdir(exist_ok=True)
-    rollout_log.write(rows, shelf / "rollouts.parquet")
-    (shelf / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in METRICS))
+    stage_folder = ran[0].root / "data/train"
+    stage_folder.mkdir(exist_ok=True)
+    rollout_log.write(rows, stage_folder / "rollouts.parquet")
+    (stage_folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in METRICS))
     try:
         code, _, err = rft("rollouts", "--here", "--summary")
     finally:
-        for path in shelf.iterdir():
+        for path in stage_folder.iterdir():
             path.unlink()
     assert code == 1
     assert err.startswith("error: the log does not add up")
-    assert words in err
+    assert message in err
 
 
 def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
@@ -433,11 +433,11 @@ def test_replay_with_a_judge_says_what_it_cost(rft: Rft, tmp_path: Path, monkeyp
     }  # fmt: skip
     (tmp_path / "judge.json").write_text(json.dumps(judge))
     verdict = {"steps": [{"description": "", "conclusion": "half right"}], "result": 0.5}
-    said = {
+    reply = {
         "choices": [{"message": {"content": json.dumps(verdict)}}],
         "usage": {"prompt_tokens": 2000, "completion_tokens": 100},
     }
-    with server(lambda body: said) as (url, _):
+    with server(lambda body: reply) as (url, _):
         monkeypatch.setenv("OPENAI_BASE_URL", url.removesuffix("/grade"))
         code, out, err = rft("replay", "--grader", str(tmp_path / "judge.json"), "--stage", "baseline")
     assert code == 0, err
@@ -457,7 +457,7 @@ def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--grader", "missing.json"], "missing.json: cannot be read"),
         (["--grader", "params.yaml"], "params.yaml: is not JSON"),
@@ -469,7 +469,7 @@ def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted
         (["nothing", "--grader", "recipes/tiny/grader.json"], "no run named 'nothing'"),
     ],
 )
-def test_a_replay_that_cannot_be(rft: Rft, arguments: list[str], words: str) -> None:
+def test_a_replay_that_cannot_be(rft: Rft, arguments: list[str], message: str) -> None:
     code, out, err = rft("replay", *arguments)
     assert (code, out) == (2, "")
-    assert words in err
+    assert message in err

@@ -90,6 +90,6 @@ def test_a_named_server_that_does_not_answer_is_replaced_for_this_run(
         assert server is not None
         assert os.environ["PREFECT_API_URL"] == f"{server.url}/api"
     assert os.environ["PREFECT_API_URL"] == named
-    said = capsys.readouterr().err
-    assert "does not answer, so it will not show this run. Start it, or unset PREFECT_API_URL" in said
-    assert "s3cret" not in said
+    output = capsys.readouterr().err
+    assert "does not answer, so it will not show this run. Start it, or unset PREFECT_API_URL" in output
+    assert "s3cret" not in output

@@ -9,7 +9,7 @@ import pytest
 
 from rft import config, reports, stats
 from rft.errors import ConfigError
-from rft.gate import decide, levels, more
+from rft.gate import decide, levels, sample_size
 from rft.reports import Check, Decision
 from tests import sample_reports
 
@@ -17,7 +17,7 @@ GATE = sample_reports.GATE
 
 
 def decided(**thresholds: object) -> Decision:
-    root = sample_reports.shelves("promote") / "data"
+    root = sample_reports.stage_files("promote") / "data"
     return decide.decide(
         GATE.model_copy(update=thresholds),
         reports.read(reports.DriftReport, root / "drift/report.json"),
@@ -64,9 +64,9 @@ def test_the_detectable_effect_and_the_advice_know_the_level() -> None:
     assert strict.value is not None
     assert strict.low is not None
     near = strict.model_copy(update={"passed": None, "margin": (strict.value + strict.low) / 2})
-    growth = more.growth(near)
+    size_factor = sample_size.size_factor(near)
     power = stats.minimum_detectable(1, 0.8, 1 - 0.001) / stats.minimum_detectable(1, 0.5, 1 - 0.001)
-    assert growth == pytest.approx((2 * power) ** 2)
+    assert size_factor == pytest.approx((2 * power) ** 2)
 
 
 def test_a_single_example_has_no_interval_and_promotes_nothing() -> None:
@@ -86,10 +86,10 @@ def test_a_check_of_an_earlier_version_had_its_95_percent() -> None:
 def test_settings_that_lack_one_are_told_what_to_write(key: str, shown: str) -> None:
     section = GATE.model_dump(mode="json")
     del section[key]
-    said = (
+    message = (
         rf"'gate\.{key}' is missing, and has no default\. Write what you mean by it, such as {shown} \(docs/params\.md"
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         config.parse({"recipe": {}, "gate": section})
 
 

@@ -61,8 +61,8 @@ def test_a_loss_that_is_shown_rejects_and_one_that_is_not_stays_open() -> None:
     a, b, c = judged(new, old)
     assert [check.passed for check in (a, b, c)] == [False, None, True]
     assert not b.is_unsettled
-    assert wording.in_words(a).startswith("slice a: failed, -0.300 [")
-    assert wording.in_words(a).endswith("Holm over 3)")
+    assert wording.describe(a).startswith("slice a: failed, -0.300 [")
+    assert wording.describe(a).endswith("Holm over 3)")
 
 
 def test_a_loss_that_one_slice_shows_is_none_among_ten() -> None:
@@ -143,9 +143,9 @@ def test_what_is_too_small_to_be_protected_is_named() -> None:
     assert a.needed_for_veto is not None
     assert a.n < a.needed_for_veto
     assert b.passed
-    said = wording.unprotected([a, b])
-    assert f"slice a (30 examples, {a.needed_for_veto:,} needed)" in said
-    assert "slice b" not in said
+    message = wording.unprotected([a, b])
+    assert f"slice a (30 examples, {a.needed_for_veto:,} needed)" in message
+    assert "slice b" not in message
     assert wording.unprotected([b]) == ""
     question = b.model_copy(update={"name": "mean reward", "kind": "superiority", "passed": True})
     assert wording.reason("promote", "challenger", [question, a, b]).endswith(
@@ -179,8 +179,8 @@ def test_a_slice_of_one_is_an_error_wherever_the_examples_are_known(
     (made / "examples.py").write_text(alone)
     sizes = {"train": 20, "validation": 10, "test": 2000}  # all there are, so that the lonely one is among them
     params = tiny_recipe.params(made, examples=sizes)
-    said = r"slice 'lonely' has 1 test example, and no other slice has fewer than gate\.min_slice = 20 .* or raise "
-    with pytest.raises(UserError, match=said + r"gate\.min_slice above 1,999 examples\."):
+    message = r"slice 'lonely' has 1 test example, and no other slice has fewer than gate\.min_slice = 20 .* or raise "
+    with pytest.raises(UserError, match=message + r"gate\.min_slice above 1,999 examples\."):
         examples.run(params)
     assert not (tmp_path / "data/examples").exists()
     found = examine(params, "recipe")["recipe"]

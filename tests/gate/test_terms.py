@@ -57,18 +57,18 @@ def test_raising_the_looks_when_all_is_spent_gives_nothing() -> None:
     ],
 )
 def test_a_term_is_looser_or_not(change: dict[str, object], is_looser: bool) -> None:
-    assert terms.looser({**GATE, **change}, GATE) == ([next(iter(change))] if is_looser else [])
+    assert terms.loosened_keys({**GATE, **change}, GATE) == ([next(iter(change))] if is_looser else [])
 
 
 def test_a_limit_that_is_taken_away_is_looser() -> None:
-    assert terms.looser({**GATE, "max_abstention_increase": None}, {**GATE, "max_abstention_increase": 0.1}) == [
+    assert terms.loosened_keys({**GATE, "max_abstention_increase": None}, {**GATE, "max_abstention_increase": 0.1}) == [
         "max_abstention_increase"
     ]
     wider = {**GATE, "require_drift": ["continue", "refresh"]}
-    assert terms.looser(wider, {**GATE, "require_drift": ["continue"]}) == ["require_drift"]
+    assert terms.loosened_keys(wider, {**GATE, "require_drift": ["continue"]}) == ["require_drift"]
 
 
 def test_every_term_has_a_direction() -> None:
     """A new key of the gate must say which way is looser; until then any change of it is."""
-    known = {*terms._STRICT_BELOW, *terms._STRICT_ABOVE, *terms._FREE, "require_drift"}
+    known = {*terms._STRICTER_LOWER, *terms._STRICTER_HIGHER, *terms._NOT_COMPARED, "require_drift"}
     assert set(type(sample_reports.GATE).model_fields) - known == {"prices", "num_bootstrap", "seed"}

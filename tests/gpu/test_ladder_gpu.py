@@ -14,7 +14,7 @@ import torch
 
 from rft import reports
 from rft.errors import ConfigError
-from tests.ladder import again, inside, params, run, shelf
+from tests.ladder import again, inside, params, run, stage_hashes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")]
 
@@ -41,7 +41,7 @@ def test_equal_inputs_give_equal_bytes_where_that_is_asked_for(tmp_path: Path, l
         with inside(tmp_path / name):
             for stage in ("examples", "policy", "baseline"):
                 run(stage, params(ladder_recipe, rollout={"deterministic": True}))
-        found.append({stage: shelf(tmp_path / name, stage) for stage in ("policy", "baseline")})
+        found.append({stage: stage_hashes(tmp_path / name, stage) for stage in ("policy", "baseline")})
     assert found[0] == found[1]
 
 

@@ -52,9 +52,9 @@ def test_what_it_pays(answer: str, item: dict[str, Any], score: float, solved: b
 
 def test_a_row_that_does_not_say_has_no_score():
     assert grade("Paris", PARIS).flags == ("invalid_variable_error",)
-    said = grade("Paris", PARIS | {"none": "no"})
-    assert (said.score, said.status) == (None, GradeStatus.parse_error)
-    assert "abstention.unanswerable is 'no' in this row, expected true or false" in said.explanation
+    found = grade("Paris", PARIS | {"none": "no"})
+    assert (found.score, found.status) == (None, GradeStatus.grader_bad_reply)
+    assert "abstention.unanswerable is 'no' in this row, expected true or false" in found.explanation
     assert grade("Paris", PARIS, unanswerable=None).score == 1.0
 
 
@@ -66,10 +66,10 @@ def test_it_stands_around_a_grader_of_any_type_and_asks_no_judge():
 
 
 def test_where_the_answer_is_one_field():
-    inner = string_check("eq", said="{{sample.output_json.city}}")
+    inner = string_check("eq", text="{{sample.output_json.city}}")
     field = {"answer": "{{sample.output_json.city}}"}
     assert grade('{"city": "No idea"}', OPEN, inner, **field).score == 0.25
-    assert grade("No idea", OPEN, inner, **field).status is GradeStatus.policy_error
+    assert grade("No idea", OPEN, inner, **field).status is GradeStatus.unjudgeable_answer
 
 
 @given(st.text(max_size=40))

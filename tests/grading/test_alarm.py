@@ -89,9 +89,9 @@ CAUSES: dict[str, tuple[Callable[[str, dict[str, object], int], bool], str]] = {
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_in_the_arguments_is_named_first(cause: str):
     """In 64 rollouts, beside 2 % of random failures."""
-    breaks, words = CAUSES[cause]
+    breaks, text = CAUSES[cause]
     found = [find(batch(seed, when(breaks, seed))) for seed in range(20)]
-    assert sum(bool(alarms) and alarms[0].text.startswith(words) for alarms in found) >= 19, [
+    assert sum(bool(alarms) and alarms[0].text.startswith(text) for alarms in found) >= 19, [
         alarms[0].text if alarms else "" for alarms in found
     ]
 
@@ -210,7 +210,7 @@ def test_calls_are_read_from_trajectories():
 def test_an_answer_that_the_grader_cannot_bear_is_an_exit_too():
     def ended(n: int) -> Trajectory:
         bad = n % 4 == 0
-        grade = Unscored(GradeStatus.parse_error, "HTTP 500") if bad else Scored(0.0)
+        grade = Unscored(GradeStatus.grader_bad_reply, "HTTP 500") if bad else Scored(0.0)
         return Trajectory(
             f"t{n}", f"n-{n}", (Turn("NaN" if bad else f"I{n}"),), StopReason.completed, grade, grade.score
         )

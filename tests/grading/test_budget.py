@@ -129,7 +129,7 @@ def test_what_a_rollout_used():
         Turn("", (call, ToolCall("call_0_1", "lookup", "{}")), token_ids=(1, 2, 3), prompt_ids=(9,) * 50),
         Turn("done", token_ids=(4,)),
     ]
-    assert Use.of(turns, 2.5) == Use(("search", "lookup"), 4, 2, 2.5)
+    assert Use.from_turns(turns, 2.5) == Use(("search", "lookup"), 4, 2, 2.5)
 
 
 # -- the outcome -----------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_what_a_rollout_used():
         (Scored(0.7), 0.7),
         (Scored(0.7, components={"process": 1.0}), 0.7),
         (Scored(0.7, components={"outcome": 0.0, "style": 0.7}), 0.0),
-        (Unscored(GradeStatus.parse_error), None),
+        (Unscored(GradeStatus.grader_bad_reply), None),
         (Scored(0.0, GradeStatus.hack, components={"outcome": 1.0}), 0.0),
     ],
 )

@@ -121,8 +121,8 @@ def test_a_verdict_becomes_a_grade() -> None:
     assert (half.score, half.solved, half.status, half.evidence) == (
         -1.0, False, GradeStatus.ok, ("f(1) answered 1, expected 2",),
     )  # fmt: skip
-    stopped = Verdict(2, 2, "policy_error", "stopped at the time limit").grade(SCALE)
-    assert (stopped.score, stopped.solved, stopped.status) == (-1.0, False, GradeStatus.policy_error)
+    stopped = Verdict(2, 2, "unjudgeable_answer", "stopped at the time limit").grade(SCALE)
+    assert (stopped.score, stopped.solved, stopped.status) == (-1.0, False, GradeStatus.unjudgeable_answer)
     assert stopped.explanation == "2 of 2 checks passed: stopped at the time limit"
     assert not Verdict(0, 0, "ok").solved
 
@@ -147,25 +147,25 @@ GOOD = b'{"case": 0, "value": 2}\n{"case": 1, "value": 4}\n'
     ("written", "passed", "status"),
     [
         (LOADED + GOOD, 2, "ok"),
-        (LOADED + b'{"case": 0, "value": 2}\n', 1, "policy_error"),
+        (LOADED + b'{"case": 0, "value": 2}\n', 1, "unjudgeable_answer"),
         (LOADED + b'{"case": 0, "value": 2}\n{"case": 1, "value": 4.0}\n', 1, "ok"),
         (LOADED + b'{"case": 0, "value": 2}\n{"case": 1, "raised": "ValueError: no"}\n', 1, "ok"),
-        (LOADED + GOOD + b'{"case": 2, "value": 6}\n', 0, "policy_error"),
-        (LOADED + GOOD + b"\n", 0, "policy_error"),
-        (LOADED + GOOD + b"{", 0, "policy_error"),
-        (LOADED + b'{"case": 1, "value": 4}\n{"case": 0, "value": 2}\n', 0, "policy_error"),
-        (LOADED + b'{"case": 0, "value": 2}\n{"case": 0, "value": 2}\n', 0, "policy_error"),
-        (LOADED + b'{"case": false, "value": 2}\n{"case": true, "value": 4}\n', 0, "policy_error"),
-        (LOADED + b'{"case": 0, "value": 9, "value": 2}\n{"case": 1, "value": 4}\n', 0, "policy_error"),
-        (LOADED + b'{"case": 0, "value": 2, "more": 1}\n{"case": 1, "value": 4}\n', 0, "policy_error"),
-        (LOADED + b'{"case": 0, "raised": 2}\n{"case": 1, "value": 4}\n', 0, "policy_error"),
-        (LOADED + b'{"case": 0, "value": NaN}\n{"case": 1, "value": 4}\n', 0, "policy_error"),
-        (LOADED + b"[]\n[]\n", 0, "policy_error"),
-        (b'{"loaded": 1}\n' + GOOD, 0, "policy_error"),
-        (b'{"loaded": false, "raised": "SyntaxError: no"}\n', 0, "policy_error"),
-        (GOOD, 0, "policy_error"),
-        (b"", 0, "policy_error"),
-        (b"[]\n", 0, "policy_error"),
+        (LOADED + GOOD + b'{"case": 2, "value": 6}\n', 0, "unjudgeable_answer"),
+        (LOADED + GOOD + b"\n", 0, "unjudgeable_answer"),
+        (LOADED + GOOD + b"{", 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": 1, "value": 4}\n{"case": 0, "value": 2}\n', 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": 0, "value": 2}\n{"case": 0, "value": 2}\n', 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": false, "value": 2}\n{"case": true, "value": 4}\n', 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": 0, "value": 9, "value": 2}\n{"case": 1, "value": 4}\n', 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": 0, "value": 2, "more": 1}\n{"case": 1, "value": 4}\n', 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": 0, "raised": 2}\n{"case": 1, "value": 4}\n', 0, "unjudgeable_answer"),
+        (LOADED + b'{"case": 0, "value": NaN}\n{"case": 1, "value": 4}\n', 0, "unjudgeable_answer"),
+        (LOADED + b"[]\n[]\n", 0, "unjudgeable_answer"),
+        (b'{"loaded": 1}\n' + GOOD, 0, "unjudgeable_answer"),
+        (b'{"loaded": false, "raised": "SyntaxError: no"}\n', 0, "unjudgeable_answer"),
+        (GOOD, 0, "unjudgeable_answer"),
+        (b"", 0, "unjudgeable_answer"),
+        (b"[]\n", 0, "unjudgeable_answer"),
     ],
 )
 def test_each_line_must_be_the_next_answer(written: bytes, passed: int, status: str) -> None:
@@ -177,7 +177,7 @@ def test_each_line_must_be_the_next_answer(written: bytes, passed: int, status: 
 def test_answers_before_a_limit_count_and_a_cut_output_does_not() -> None:
     begun = STARTED + LOADED + b'{"case": 0, "value": 2}\n{"case": 1, "val'
     late = function.judge_answers("f", [[1], [2]], [2, 4], Outcome(137, begun, b"", timed_out=True), None)
-    assert (late.passed, late.status, late.why) == (1, "policy_error", "stopped at the time limit")
+    assert (late.passed, late.status, late.why) == (1, "unjudgeable_answer", "stopped at the time limit")
     cut = function.judge_answers("f", [[1], [2]], [2, 4], Outcome(0, begun, b"", truncated=True), None)
     assert (cut.passed, cut.why) == (0, "stopped at the output limit")
 
@@ -239,7 +239,7 @@ def test_values_that_are_no_json_are_wrong() -> None:
 )
 def test_a_candidate_that_does_not_get_to_the_end(source: str, why: str) -> None:
     verdict = check(source, double(2))
-    assert (verdict.passed, verdict.of, verdict.status) == (0, 1, "policy_error")
+    assert (verdict.passed, verdict.of, verdict.status) == (0, 1, "unjudgeable_answer")
     assert verdict.why.startswith(why)
 
 
@@ -260,7 +260,7 @@ def f(secret):
 def test_a_file_with_a_wrong_path_is_the_candidates_fault() -> None:
     candidate = Candidate({"../solution.py": b""}, "solution", "f")
     verdict = boxes.run(check_function(candidate, [double(1)], LIMITS, allow_weaker=True))
-    assert (verdict.status, verdict.why[:28]) == ("policy_error", "its files cannot be written:")
+    assert (verdict.status, verdict.why[:28]) == ("unjudgeable_answer", "its files cannot be written:")
 
 
 @boxes.needs_sandbox

@@ -169,7 +169,7 @@ GOOD = b'{"nonce": "n", "passed": 2, "failed": 0, "skipped": 0, "failures": []}\
 )
 def test_only_a_whole_report_with_its_nonce_counts(outcome: Outcome, verdict: Verdict | None) -> None:
     found = judge_report(outcome, "n")
-    assert found == verdict if verdict else (found.status, found.solved) == ("policy_error", False)
+    assert found == verdict if verdict else (found.status, found.solved) == ("unjudgeable_answer", False)
 
 
 def test_another_number_of_tests_counts_nothing() -> None:
@@ -179,10 +179,10 @@ def test_another_number_of_tests_counts_nothing() -> None:
     assert not judge_report(Outcome(0, STARTED + none, b""), "n").solved
 
 
-@pytest.mark.parametrize("said", [b"", b'{"started": false, "why": "pytest is not installed"}\n'])
-def test_tests_that_never_began_are_no_fault_of_the_candidate(said: bytes) -> None:
-    with pytest.raises(InfrastructureError, match="pytest is not installed" if said else "did not start"):
-        judge_report(Outcome(0, said, b""), "n")
+@pytest.mark.parametrize("printed", [b"", b'{"started": false, "why": "pytest is not installed"}\n'])
+def test_tests_that_never_began_are_no_fault_of_the_candidate(printed: bytes) -> None:
+    with pytest.raises(InfrastructureError, match="pytest is not installed" if printed else "did not start"):
+        judge_report(Outcome(0, printed, b""), "n")
 
 
 # -- in a sandbox ----------------------------------------------------------------------------------
@@ -296,14 +296,14 @@ def test_tests_that_cannot_be_run() -> None:
             base.close()
 
     good = {"test_it.py": "def test_f(): pass"}
-    for binds, tests, modules, said in (
+    for binds, tests, modules, message in (
         (True, {}, ["solution"], "at least one file"),
         (True, good, [], "at least one file"),
         (True, {"../test_it.py": ""}, ["solution"], "no name for a file"),
         (True, {"check.py": ""}, ["solution"], "no name for a file"),
         (False, good, ["solution"], "lacks the folders of this Python"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             asyncio.run(play(binds, tests, modules))
 
 
@@ -331,7 +331,7 @@ def test_only_allowed_source_files_come_along(tmp_path: Path) -> None:
     patch = boxes.run(play())
     assert patch.files == {"src/a.py": b"new", "src/deep/b.py": b"new"}
     assert patch.deleted == ("src/old.py",)
-    left = dict(said.split(": ", 1) for said in patch.left_out)
+    left = dict(line.split(": ", 1) for line in patch.left_out)
     assert set(left) == {*written, "src/large.py", "src/link.py", "src/pipe.py"} - set(patch.files)
     assert left["src/link.py"] == left["src/pipe.py"] == "not a regular file"
     assert left["other.py"] == "not allowed"
@@ -358,4 +358,4 @@ def test_a_patch_is_laid_over_the_base(tmp_path: Path) -> None:
     assert boxes.run(play(Patch({"helper.py": b"def f(): return 4"}, ("old.py",)))).solved
     assert not boxes.run(play(Patch({}, ("old.py",)))).solved
     assert not boxes.run(play(Patch({"helper.py": b"def f(): return 4"}))).solved
-    assert boxes.run(play(Patch({"../x.py": b""}))).status == "policy_error"
+    assert boxes.run(play(Patch({"../x.py": b""}))).status == "unjudgeable_answer"

@@ -30,8 +30,8 @@ async def grade(sample, item):
     cases = fresh_cases(double, lambda rng: [rng.randrange(10**9)], 5, seed=7)
     code = sample["output_text"].encode()
     verdict = await check_function(Candidate({"solution.py": code}, "solution", "double"), cases)
-    said = f"{verdict.passed} of {verdict.of} checks passed {verdict.why}"
-    return {"score": float(verdict.solved), "reason": said, "evidence": list(verdict.failures)}
+    explanation = f"{verdict.passed} of {verdict.of} checks passed {verdict.why}"
+    return {"score": float(verdict.solved), "reason": explanation, "evidence": list(verdict.failures)}
 """
 HONEST = "def double(number):\n    return number + number\n"
 CARELESS = "def double(number):\n    return 4\n"
@@ -67,5 +67,5 @@ def test_without_a_sandbox_there_is_no_score(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     (grade,) = grades(tmp_path, HONEST)
     assert grade.score is None
-    assert grade.status in (GradeStatus.parse_error, GradeStatus.infra_error)
+    assert grade.status in (GradeStatus.grader_bad_reply, GradeStatus.infra_error)
     assert "bubblewrap" in grade.explanation

@@ -253,7 +253,7 @@ def test_a_score_that_shows_that_the_range_was_forgotten_stops_the_stage(score: 
 @pytest.mark.parametrize(("ends", "score"), [([0, 5], 5.1), ([0, 5], -1), ([-2, 2], 3), ([0, 1], 1.001)])
 def test_a_score_outside_of_the_declared_range_is_unscored_and_not_clipped(ends: list[int], score: float):
     result, _ = grade(says(score), grader={"range": ends}, retries=0)
-    assert (result.score, result.status, result.solved) == (None, GradeStatus.parse_error, False)
+    assert (result.score, result.status, result.solved) == (None, GradeStatus.grader_bad_reply, False)
     assert (
         f"'score' is {score:g}, outside of the range {ends[0]} to {ends[1]} that grader.json declares"
         in result.explanation
@@ -335,7 +335,7 @@ def test_an_error_that_says_nothing_is_none(error: Any):
 )
 def test_replies_that_are_none_leave_it_unscored(answer: Answer, why: str):
     result, server = grade(answer, max_reply_bytes=1500)
-    assert (result.score, result.status, result.solved) == (None, GradeStatus.parse_error, False)
+    assert (result.score, result.status, result.solved) == (None, GradeStatus.grader_bad_reply, False)
     assert why in result.explanation
     assert len(server.bodies) == 4  # any failure of a grader is retried
 
@@ -357,7 +357,7 @@ def test_a_grader_that_hangs():
         return web.Response()
 
     result, _ = grade(hang, timeout_s=0.1, retries=0)
-    assert (result.score, result.status) == (None, GradeStatus.timeout)
+    assert (result.score, result.status) == (None, GradeStatus.grader_timeout)
 
 
 def test_a_grader_that_is_down():
@@ -409,7 +409,7 @@ def test_any_reply_is_a_finite_score_or_none(reply: Any):
     if result.status is GradeStatus.hack:
         assert (result.score, result.solved) == (-3, False)
     elif result.score is None:
-        assert result.status is GradeStatus.parse_error
+        assert result.status is GradeStatus.grader_bad_reply
         assert not result.solved
         assert result.explanation
     else:

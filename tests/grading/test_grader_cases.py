@@ -40,8 +40,8 @@ def test_a_wrong_verdict_would_be_seen():
     """The table can fail."""
     grade, _ = asyncio.run(play(CASES[0]))
     assert differences(CASES[0], Scored(0.0)) == ["score 0.0, expected 1", "said: "]
-    assert differences(CASES[0], Scored(1.0, GradeStatus.policy_error, flags=("other_error",)))[:2] == [
-        "status policy_error, expected ok",
+    assert differences(CASES[0], Scored(1.0, GradeStatus.unjudgeable_answer, flags=("other_error",)))[:2] == [
+        "status unjudgeable_answer, expected ok",
         "flags ['other_error'], expected []",
     ]
     assert differences(CASES[0], grade) == []

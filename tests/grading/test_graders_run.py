@@ -31,14 +31,14 @@ CONTRACT = {
 OURS = {"endpoint_grader_error": False, "endpoint_grader_error_details": None}
 
 
-def of(grade: Grade, raw: dict[str, Any], **more: Any) -> dict[str, Any]:
+def answered(grade: Grade, raw: dict[str, Any], **more: Any) -> dict[str, Any]:
     return response(grade, graders.read(raw, "grader.json"), 0.12, **more)
 
 
 def test_a_score():
     usage = {"m": TokenUsage(190, 134, 0, 1), "idle": TokenUsage()}
     tokens = {"prompt_tokens": 190, "total_tokens": 324, "completion_tokens": 134, "cached_tokens": 0}
-    assert of(Scored(0.8, components={"exact": 1.0}), score_model(), usage=usage) == {
+    assert answered(Scored(0.8, components={"exact": 1.0}), score_model(), usage=usage) == {
         "reward": 0.8,
         "metadata": {
             "name": "judge",
@@ -57,7 +57,7 @@ def test_a_score():
 @pytest.mark.parametrize(
     ("grade", "raw", "reward", "set_keys"),
     [
-        (Unscored(GradeStatus.timeout, "late"), string_check("eq"), 0.0, {"other_error": True}),
+        (Unscored(GradeStatus.grader_timeout, "late"), string_check("eq"), 0.0, {"other_error": True}),
         (
             Unscored(GradeStatus.infra_error, "down", ("model_grader_server_error",)),
             score_model(),
@@ -65,7 +65,7 @@ def test_a_score():
             {"model_grader_server_error": True, "model_grader_server_error_details": "down"},
         ),
         (
-            Unscored(GradeStatus.parse_error, "1/0", ("formula_parse_error",)),
+            Unscored(GradeStatus.grader_bad_reply, "1/0", ("formula_parse_error",)),
             multi("exact", invalid_grade=-1),
             -1.0,
             {"formula_parse_error": True},
@@ -77,7 +77,7 @@ def test_a_score():
             {"endpoint_grader_error": True, "endpoint_grader_error_details": "HTTP 500", "other_error": True},
         ),
         (
-            Scored(0.0, GradeStatus.policy_error, flags=("sample_parse_error", "invalid_variable_error")),
+            Scored(0.0, GradeStatus.unjudgeable_answer, flags=("sample_parse_error", "invalid_variable_error")),
             string_check("eq"),
             0.0,
             {"sample_parse_error": True, "invalid_variable_error": True},
@@ -85,7 +85,7 @@ def test_a_score():
     ],
 )
 def test_a_failure_is_a_flag(grade: Grade, raw: dict[str, Any], reward: float, set_keys: dict[str, Any]):
-    found = of(grade, raw)
+    found = answered(grade, raw)
     assert found["reward"] == reward
     assert found["metadata"]["errors"] == CONTRACT | OURS | set_keys
 
@@ -94,11 +94,11 @@ def test_the_stock_client_reads_it():
     from openai.types.fine_tuning.alpha import GraderRunResponse
 
     grade = Unscored(GradeStatus.infra_error, "down", ("model_grader_server_error",))
-    read = GraderRunResponse.model_validate(of(grade, score_model()))
+    read = GraderRunResponse.model_validate(answered(grade, score_model()))
     assert read.reward == 0
     assert read.metadata.errors.api_model_grader_server_error_details == "down"
 
 
 def test_a_flag_that_the_contract_does_not_have():
     with pytest.raises(ValueError, match="my_error: no error key"):
-        of(Scored(0.0, flags=("my_error",)), string_check("eq"))
+        answered(Scored(0.0, flags=("my_error",)), string_check("eq"))

@@ -45,7 +45,7 @@ def test_it_judges_what_does_not_fool_it() -> None:
 
 def test_attacks_and_honest_answers_are_all_different() -> None:
     assert len({*ATTACKS}) == len(ATTACKS) > 100
-    assert len({said for said, _, _ in HONEST}) == len(HONEST) > 40
+    assert len({answer for answer, _, _ in HONEST}) == len(HONEST) > 40
 
 
 def test_the_figure_holds() -> None:

@@ -70,9 +70,9 @@ def test_parts_are_components_and_their_words_are_kept():
 @pytest.mark.parametrize(
     ("statuses", "whole"),
     [
-        ([GradeStatus.parse_error, GradeStatus.timeout], GradeStatus.timeout),
+        ([GradeStatus.grader_bad_reply, GradeStatus.grader_timeout], GradeStatus.grader_timeout),
         ([GradeStatus.judge_error, GradeStatus.infra_error], GradeStatus.infra_error),
-        ([GradeStatus.parse_error, GradeStatus.judge_error], GradeStatus.judge_error),
+        ([GradeStatus.grader_bad_reply, GradeStatus.judge_error], GradeStatus.judge_error),
     ],
 )
 def test_a_part_without_a_score_leaves_the_whole_without_one(statuses: list[UnscoredStatus], whole: GradeStatus):
@@ -89,9 +89,9 @@ def test_a_hack_in_a_part_is_the_whole_s_even_beside_an_outage():
 
 
 def test_an_answer_that_no_part_could_read():
-    unread = Scored(0.0, GradeStatus.policy_error, flags=("sample_parse_error",))
+    unread = Scored(0.0, GradeStatus.unjudgeable_answer, flags=("sample_parse_error",))
     grade, _ = joined(unread, unread, formula="1 - a * b")
-    assert (grade.score, grade.status, grade.solved) == (0.0, GradeStatus.policy_error, False)
+    assert (grade.score, grade.status, grade.solved) == (0.0, GradeStatus.unjudgeable_answer, False)
 
 
 # -- gate x shaping --------------------------------------------------------------------------------

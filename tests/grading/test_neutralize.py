@@ -142,7 +142,7 @@ def test_a_block_that_is_quoted_has_another_number():
 @given(st.text(max_size=100))
 def test_once_is_enough(text: str):
     """What was neutralized has nothing left to find, but its own marks."""
-    assert all(said.startswith("hidden") is False for said in neutralize(inner(text)).evidence)
+    assert all(line.startswith("hidden") is False for line in neutralize(inner(text)).evidence)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_run_of_anything_takes_no_time(start: str, more: str):
 
 def test_blanks_hide_no_tag():
     neutral = neutralize("Porto <" + " " * 500 + "/" + "\n" * 500 + "answer>")
-    assert [said.split(":")[0] for said in neutral.evidence] == ["fake tag"]
+    assert [line.split(":")[0] for line in neutral.evidence] == ["fake tag"]
     assert "<" not in neutral.block
 
 

@@ -398,19 +398,19 @@ def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, c
     [line] = [line for line in out.splitlines() if line.startswith("constant ")]
     mean = line.split()[-3]
     assert 0.05 < float(mean) < 0.4
-    words = f"'constant' (most frequent) scores {mean}, above its limit 0.050"
-    assert (words in doctor.words, words in str(refused.value), line.split()[-2:]) == (
+    message = f"'constant' (most frequent) scores {mean}, above its limit 0.050"
+    assert (message in doctor.words, message in str(refused.value), line.split()[-2:]) == (
         True,
         True,
         ["0.050", "ACCEPTED"],
     )
-    for said in (doctor.remedy, str(refused.value), out):
+    for text in (doctor.remedy, str(refused.value), out):
         assert (
-            "means over 24 training examples; an exploit's limit is 5% of the range above the lowest score, 0" in said
+            "means over 24 training examples; an exploit's limit is 5% of the range above the lowest score, 0" in text
         )
-        assert '"chance": 0.25' in said
-        assert '"starts_from": "hit"' in said
-        assert "exploit_values" in said
+        assert '"chance": 0.25' in text
+        assert '"starts_from": "hit"' in text
+        assert "exploit_values" in text
     declared = {"chance": float(mean)}
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | declared))
     assert accepted(preflight.check(params)) == set(), "the number that was told is the one to declare"
@@ -451,13 +451,13 @@ def test_a_chance_that_is_declared_honestly_is_not_refused_for_luck_and_a_leak_i
     }
     assert {city for city, (_, _, verdict) in lines.items() if verdict == "ACCEPTED"} == {"Oslo"}
     mean, limit, _ = lines["Oslo"]
-    words = f"'Oslo' (constant) scores {mean}, above its limit {limit}"
+    message = f"'Oslo' (constant) scores {mean}, above its limit {limit}"
     limit_is = (
         "means over 144 training examples; an exploit's limit is 5% of the range above chance, 0.125, and 1.96 "
         "standard errors of its mean"
     )
-    for said in (str(refused.value), f"{doctor.words} {doctor.remedy}"):
-        assert (words in said, limit_is in said, said.count("above its limit")) == (True, True, 1), said
+    for text in (str(refused.value), f"{doctor.words} {doctor.remedy}"):
+        assert (message in text, limit_is in text, text.count("above its limit")) == (True, True, 1), text
 
 
 def accepted_share(chance: float, true_mean: float, num: int, seeds: int = 2000) -> float:
@@ -488,12 +488,12 @@ def test_a_check_that_could_refuse_nothing_says_so(tmp_path: Path, capsys: pytes
     made = leak(tmp_path, "True")
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | {"chance": 0.5}))
     assert cli.main(["exploits", "--params", params_file(tmp_path, made), "--examples", "3"]) == 2
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert (
         "was played on 3 training examples: so few cannot tell a leak from the chance that grader.json declares, 0.5"
-        in said
+        in errors
     )
-    assert "Play it on at least 4: raise --examples" in said
+    assert "Play it on at least 4: raise --examples" in errors
     found = play(made, num_examples=4)
     assert accepted(found) == {one.name for one in found.exploits if one.honest is None}
     assert Scale(0.0, 1.0, 1.0, 0.94).can_refuse(preflight.NUM_WITH_CHANCE) is False
@@ -524,12 +524,12 @@ def test_the_help_explains_the_limit_and_a_hit(capsys: pytest.CaptureFixture[str
     """N4: the way out stood in the source only."""
     with pytest.raises(SystemExit):
         cli.main(["exploits", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    for words in ("5 % of the range above chance", '"starts_from": "hit"', "exploit_values", "grader.json"):
-        assert words in said
+    text = " ".join(capsys.readouterr().out.split())
+    for phrase in ("5 % of the range above chance", '"starts_from": "hit"', "exploit_values", "grader.json"):
+        assert phrase in text
     readme = " ".join((Path(preflight.__file__).parents[2] / "flows/template/README.md").read_text().split())
-    for words in ("`chance`", '`"starts_from": "hit"`', "`exploit_values`"):
-        assert words in readme
+    for phrase in ("`chance`", '`"starts_from": "hit"`', "`exploit_values`"):
+        assert phrase in readme
 
 
 @pytest.mark.slow

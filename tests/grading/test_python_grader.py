@@ -53,7 +53,7 @@ class TestInASandbox:
         started = time.monotonic()
         (grade,) = grades((source, "x"), limits=replace(LIMITS, wall_s=1.0))
         assert grade == Unscored(
-            GradeStatus.timeout, "grader: python: no verdict within 1 s", ("python_grader_runtime_error",)
+            GradeStatus.grader_timeout, "grader: python: no verdict within 1 s", ("python_grader_runtime_error",)
         )
         assert time.monotonic() - started < 10
         assert not any(MARK in word for each in psutil.process_iter(["cmdline"]) for word in each.info["cmdline"] or [])
@@ -132,8 +132,8 @@ class TestInASandbox:
 
 def test_an_image_that_is_not_ours_is_a_remark():
     assert graders.read(python("return 1.0"), "grader.json").remarks == []
-    (said,) = graders.read(python("return 1.0", image_tag="2025-05-08"), "grader.json").remarks
-    assert said.startswith("image_tag = 2025-05-08: the source gets this installation's packages")
+    (remark,) = graders.read(python("return 1.0", image_tag="2025-05-08"), "grader.json").remarks
+    assert remark.startswith("image_tag = 2025-05-08: the source gets this installation's packages")
 
 
 # -- machines that lack something ------------------------------------------------------------------
@@ -162,10 +162,10 @@ def test_a_run_is_refused_at_once_without_bubblewrap(fresh: None, monkeypatch: p
     (made / "grader.json").write_text('{"type": "python", "source": "def grade(sample, item): return 1.0"}')
     params = tiny_recipe.params(made)
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = _refused(lambda: grader.check(params))
-    assert said.startswith("grader.json: a python grader runs in a sandbox. ")
-    assert "Install bubblewrap" in said
-    assert "weaker_sandbox" not in said  # it would not help
+    message = _refused(lambda: grader.check(params))
+    assert message.startswith("grader.json: a python grader runs in a sandbox. ")
+    assert "Install bubblewrap" in message
+    assert "weaker_sandbox" not in message  # it would not help
 
 
 @boxes.needs_sandbox
@@ -187,8 +187,10 @@ def test_a_weaker_sandbox_is_refused_unless_the_file_says_so_and_then_said(
     capsys.readouterr()
     found = grades(*[(python("return 1.0"), "x")] * 2, section=allowed)
     assert [grade.score for grade in found] == [1.0, 1.0]
-    said = "[grader] WARNING: python runs in a weaker sandbox, as tools.weaker_sandbox says. system calls: there is no"
-    assert capsys.readouterr().out.count(said) == 1
+    message = (
+        "[grader] WARNING: python runs in a weaker sandbox, as tools.weaker_sandbox says. system calls: there is no"
+    )
+    assert capsys.readouterr().out.count(message) == 1
 
 
 @boxes.needs_sandbox

@@ -16,7 +16,7 @@ from rft.doctor.setup import Setup
 from rft.errors import InfrastructureError, UserError
 from rft.grading import preflight
 from rft.reports import Conversation
-from rft.windows import imitated
+from rft.traffic import imitated
 from tests.sick_agents import settings
 
 pytestmark = pytest.mark.usefixtures("ready_server")
@@ -74,8 +74,8 @@ def test_the_doctor_plays_targets_and_counts_their_calls_before(tmp_path: Path):
     found = grader.grader(Setup(lambda: settings(made), announced.append))
     assert found.status == "ok", found
     assert "targets are reached by calls, and played with the exploits" in found.words
-    (words,) = (text for text in announced if "plays 5 exploits" in text)
-    assert "up to 96 tool calls" in words, "2 exploits on 24 examples call a tool, and targets and hits 24 each"
+    (line,) = (text for text in announced if "plays 5 exploits" in text)
+    assert "up to 96 tool calls" in line, "2 exploits on 24 examples call a tool, and targets and hits 24 each"
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ def test_a_metric_is_a_share(name: str):
     measure = metric(name)
 
     @given(_WORDS, _WORDS)
-    def check(said: str, reference: str) -> None:
-        value = measure(said, reference)
+    def check(text: str, reference: str) -> None:
+        value = measure(text, reference)
         assert 0 <= value <= 1 + 1e-12
         assert measure(reference, reference) == pytest.approx(1)
 
@@ -30,11 +30,11 @@ def test_a_metric_is_a_share(name: str):
 
 
 @given(_WORDS, _WORDS)
-def test_rouge_l_is_rouge_score_s_own(said: str, reference: str):
+def test_rouge_l_is_rouge_score_s_own(text: str, reference: str):
     from rouge_score.rouge_scorer import RougeScorer
 
-    own: Any = RougeScorer(["rougeL"]).score(reference, said)["rougeL"].fmeasure
-    assert metric("rouge_l")(said, reference) == pytest.approx(own)
+    own: Any = RougeScorer(["rougeL"]).score(reference, text)["rougeL"].fmeasure
+    assert metric("rouge_l")(text, reference) == pytest.approx(own)
 
 
 def test_meteor_is_there_or_says_what_is_missing():

@@ -127,7 +127,7 @@ def test_chunks_where_one_of_the_two_learns() -> None:
             hidden_ND.requires_grad_(hidden), weight_VD.requires_grad_(weight)
             logprobs_N, entropy_N = path.linear_logprobs(hidden_ND, weight_VD, one.ids_N)
             if hidden or weight:
-                (logprobs_N * one.slope_N).sum().backward()
+                (logprobs_N * one.grad_logprob_N).sum().backward()
             gradients = [tensor.grad for tensor in (hidden_ND, weight_VD) if tensor.grad is not None]
             found.append([logprobs_N, entropy_N, *gradients])
         agree(*found)
@@ -144,7 +144,7 @@ def test_a_gradient_in_place_is_added_to_what_is_there(monkeypatch: pytest.Monke
         hidden_ND, weight_VD = one.leaves()
         for _ in range(2):
             logprobs_N, _ = kernels.linear_logprobs(hidden_ND, weight_VD, one.ids_N, in_place=in_place)
-            loss = (logprobs_N * one.slope_N).sum() + weight_VD.square().sum()
+            loss = (logprobs_N * one.grad_logprob_N).sum() + weight_VD.square().sum()
             loss.backward(retain_graph=True)
             loss.backward()
         found.append([hidden_ND.grad, weight_VD.grad])
@@ -246,7 +246,7 @@ def test_what_is_frozen_gets_no_gradient(fused: Any, frozen: str) -> None:
     wanted = one.scored(reference)
     hidden_ND, weight_VD = one.leaves()
     (hidden_ND if frozen == "hidden" else weight_VD).requires_grad_(False)
-    (fused.linear_logprobs(hidden_ND, weight_VD, one.ids_N, 0.7)[0] * one.slope_N).sum().backward()
+    (fused.linear_logprobs(hidden_ND, weight_VD, one.ids_N, 0.7)[0] * one.grad_logprob_N).sum().backward()
     assert (hidden_ND.grad is None) == (frozen == "hidden")
     assert (weight_VD.grad is None) == (frozen == "weight")
     index = 3 if frozen == "hidden" else 2

@@ -74,10 +74,10 @@ def spilled_bytes(kernel: Any, path: Path) -> int:
     path.write_text(kernel.asm["ptx"], encoding="utf-8")
     chip = re.findall(r"\.target (\w+)", kernel.asm["ptx"])[0]
     assembler = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
-    said = subprocess.run(
+    printed = subprocess.run(
         [assembler, "--gpu-name", chip, "-v", "-o", os.devnull, path], capture_output=True, text=True, check=True
     ).stderr
-    return int(re.findall(r"(\d+) bytes spill stores", said)[0])
+    return int(re.findall(r"(\d+) bytes spill stores", printed)[0])
 
 
 @pytest.mark.slow

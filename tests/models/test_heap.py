@@ -47,8 +47,8 @@ def megabytes(width: int, free: tuple[int, ...] = (), steps: int = 1) -> list[in
     """Resident after half of 200 MB is freed, by each step of a learner of 5,000 x `width`
     parameters, and by a sampler after them. `free`: megabytes from the second step on."""
     command = [sys.executable, "-c", SCRIPT.format(width=width, free=list(free), steps=steps)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return [int(one) for one in said]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return [int(one) for one in output]
 
 
 @pytest.mark.slow
@@ -80,8 +80,8 @@ for _ in range(5):
     told.append(steps.keeps)
 print(*told)
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert said == ["False", "True", "True", "False", "True"]
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert output == ["False", "True", "True", "False", "True"]
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ OUT = {
 def test_whoever_runs_out_of_memory_hears_what_to_lower():
     done = subprocess.run([sys.executable, "-c", LIMITED, *OUT], capture_output=True, text=True)
     told = [line for line in done.stdout.splitlines() if line.startswith("out of memory")]
-    assert told == [f"out of memory: {words}" for words in OUT.values()], done.stderr[-2000:]
+    assert told == [f"out of memory: {message}" for message in OUT.values()], done.stderr[-2000:]
 
 
 def test_other_errors_stay_what_they_are():

@@ -61,7 +61,7 @@ def test_a_folder_has_the_hash_of_all_its_files_and_not_of_its_place(given: Path
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda folder: (folder / "config.json").write_text("{}"), "config.json has SHA-256"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is gone"),
@@ -70,13 +70,13 @@ def test_a_folder_has_the_hash_of_all_its_files_and_not_of_its_place(given: Path
     ],
 )
 def test_bytes_that_changed_since_the_run_began_are_refused_by_name(
-    given: Path, tmp_path: Path, change: Any, words: str
+    given: Path, tmp_path: Path, change: Any, message: str
 ) -> None:
     section = begin(tmp_path, given)
     with inside(tmp_path):
         assert source.given(section).folder == given
         change(given)
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             source.given(section)
 
 
@@ -127,7 +127,7 @@ def test_weights_in_pieces_are_loaded_and_a_missing_piece_is_named(given: Path, 
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
         (lambda folder: (folder / "tokenizer_config.json").unlink(), "holds no tokenizer_config.json"),
@@ -136,10 +136,10 @@ def test_weights_in_pieces_are_loaded_and_a_missing_piece_is_named(given: Path, 
     ],
 )
 def test_a_folder_that_is_no_model_is_refused_before_the_run(
-    given: Path, tmp_path: Path, spoil: Any, words: str
+    given: Path, tmp_path: Path, spoil: Any, message: str
 ) -> None:
     spoil(given)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         resolved(given, tmp_path)
 
 
@@ -151,7 +151,7 @@ def test_a_truncated_weights_file_is_one_message(given: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "message"),
     [
         ({"model": "./nowhere"}, "no such folder or file"),
         ({"model": "a b"}, "no such folder or file"),
@@ -162,10 +162,10 @@ def test_a_truncated_weights_file_is_one_message(given: Path, tmp_path: Path) ->
     ],
 )
 def test_a_name_that_means_nothing_says_what_it_may_be(
-    given: Path, tmp_path: Path, section: dict[str, Any], words: str
+    given: Path, tmp_path: Path, section: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "text.gguf").write_text("no model")
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         source.resolve(Policy(**section), tmp_path, tmp_path / STATE)
 
 
@@ -392,22 +392,22 @@ class Asked(BaseHTTPRequestHandler):
         commits = self.server.commits
         revision = revision or "main"
         if listed:
-            self._say(200, [self._entry(each) for each in sorted(self.server.folder.iterdir())])
+            self._answer(200, [self._entry(each) for each in sorted(self.server.folder.iterdir())])
         elif name == "us/shut":
-            self._say(403, {"error": "restricted"}, {"X-Error-Code": "GatedRepo"})
+            self._answer(403, {"error": "restricted"}, {"X-Error-Code": "GatedRepo"})
         elif name != "us/small":
-            self._say(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+            self._answer(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
         elif revision not in commits and revision not in commits.values():
-            self._say(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+            self._answer(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         else:
             names = [{"rfilename": each.name} for each in sorted(self.server.folder.iterdir())]
             sha = commits.get(revision, revision)
-            self._say(200, {"id": name, "modelId": name, "sha": sha, "siblings": names})
+            self._answer(200, {"id": name, "modelId": name, "sha": sha, "siblings": names})
 
     def _file(self, commit: str, name: str) -> None:
         found = self.server.folder / name
         if not found.is_file():
-            self._say(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
+            self._answer(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
             return
         content = found.read_bytes()
         self.send_response(200)
@@ -421,7 +421,7 @@ class Asked(BaseHTTPRequestHandler):
     def _entry(self, path: Path) -> dict[str, Any]:
         return {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": files.sha256(path)[:40]}
 
-    def _say(self, status: int, value: Any, more: dict[str, str] | None = None) -> None:
+    def _answer(self, status: int, value: Any, more: dict[str, str] | None = None) -> None:
         content = json.dumps(value).encode()
         self.send_response(status)
         for name, text in {**(more or {}), "Content-Length": str(len(content))}.items():
@@ -462,19 +462,19 @@ def ask(root: Path, url: str, **section: Any) -> tuple[int, str, dict[str, Any]]
         "HF_HUB_DISABLE_XET": "1",
         "PYTHONPATH": str(Path(source.__file__).parents[2]),
     }
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(section)], cwd=root, env=environment, capture_output=True, text=True
     )
-    found = json.loads(said.stdout.splitlines()[-1]) if said.returncode == 0 else {}
-    return said.returncode, said.stderr, found
+    found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+    return done.returncode, done.stderr, found
 
 
 @pytest.mark.slow
 def test_a_model_of_a_hub_is_pinned_by_its_commit_and_needs_no_hub_afterwards(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, words, found = ask(tmp_path, hub.url, model="us/small")
-    assert status == 0, words
+    status, errors, found = ask(tmp_path, hub.url, model="us/small")
+    assert status == 0, errors
     assert (found["kind"], found["revision"]) == ("hub", COMMITS["main"])
     assert "model.safetensors" in found["files"]
     assert "pytorch_model.bin" not in found["files"]
@@ -501,7 +501,7 @@ def test_a_model_of_a_hub_is_pinned_by_its_commit_and_needs_no_hub_afterwards(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "message"),
     [
         ({"model": "us/none"}, "UserError: policy.model = 'us/none': {url} has no such model"),
         ({"model": "us/shut"}, "UserError: policy.model = 'us/shut': {url} shows it only to those"),
@@ -510,12 +510,12 @@ def test_a_model_of_a_hub_is_pinned_by_its_commit_and_needs_no_hub_afterwards(
     ],
 )
 def test_what_a_hub_does_not_have_is_named_with_the_remedy(
-    hub: Hub, tmp_path: Path, section: dict[str, Any], words: str
+    hub: Hub, tmp_path: Path, section: dict[str, Any], message: str
 ) -> None:
-    status, said, _ = ask(tmp_path, hub.url, **section)
+    status, errors, _ = ask(tmp_path, hub.url, **section)
     assert status != 0
-    assert words.format(url=hub.url) in said
-    assert KEY not in said
+    assert message.format(url=hub.url) in errors
+    assert KEY not in errors
 
 
 def test_a_token_too_short_to_be_one_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,10 +526,10 @@ def test_a_token_too_short_to_be_one_is_no_crash(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_a_hub_out_of_reach_is_no_fault_of_the_settings(tmp_path: Path) -> None:
-    status, said, _ = ask(tmp_path, "http://127.0.0.1:9", model="us/small")
+    status, errors, _ = ask(tmp_path, "http://127.0.0.1:9", model="us/small")
     assert status != 0
-    assert "InfrastructureError: policy.model = 'us/small': http://127.0.0.1:9 cannot be reached" in said
-    assert "Traceback" not in said
+    assert "InfrastructureError: policy.model = 'us/small': http://127.0.0.1:9 cannot be reached" in errors
+    assert "Traceback" not in errors
 
 
 def test_the_hash_is_that_of_a_folder_for_any_names() -> None:

@@ -163,15 +163,15 @@ def test_full_weights_are_float32_wherever_they_are_loaded(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("target", "tied", "words"),
+    ("target", "tied", "message"),
     [("embed_tokens", False, "is a layer of kind Embedding"), ("lm_head", True, "shares its weight")],
 )
-def test_an_adapter_that_could_not_be_sampled_with_is_refused(target: str, tied: bool, words: str):
+def test_an_adapter_that_could_not_be_sampled_with_is_refused(target: str, tied: bool, message: str):
     of = network()
     if tied:
         of.config.tie_word_embeddings = True
         of.tie_weights()
-    with pytest.raises(ConfigError, match=rf"train\.lora\.targets names \S*{target}, which {words}"):
+    with pytest.raises(ConfigError, match=rf"train\.lora\.targets names \S*{target}, which {message}"):
         weights.trainable(of, config.Train(lora=config.Lora(targets=[target])))
 
 

@@ -1,12 +1,12 @@
 """Drift reports with all that a report can hold: four references, noise, bars, carriers, broken
-contracts; and a year of looks. Synthetic and seeded: `full()`, `quiet()`, `looks(12)`."""
+contracts; and a year of windows. Synthetic and seeded: `full()`, `quiet()`, `comparisons(12)`."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
-from rft.page.drift_looks import Look
+from rft.page.drift_comparisons import DriftComparison
 from rft.reports import Against, Bar, Carrier, Contract, DriftReport, FeatureDrift, FeatureGroup, Statistic
 
 _RANGES = ("up to 12", "12 to 18", "18 to 24", "24 to 31", "31 to 40", "40 to 52", "52 to 70", "above 70")
@@ -96,9 +96,9 @@ def quiet(name: str = "", times: float = 1.0) -> DriftReport:
     )
 
 
-def looks(count: int) -> list[Look]:
-    """A look a week, of which one was not recorded, and a slow drift of the vocabulary."""
-    found: list[Look] = []
+def comparisons(count: int) -> list[DriftComparison]:
+    """A window a week, of which one was not recorded, and a slow drift of the vocabulary."""
+    found: list[DriftComparison] = []
     for week in range(count):
         report = quiet("vocabulary", times=1 + 0.5 * week)
         first, last = (
@@ -107,7 +107,7 @@ def looks(count: int) -> list[Look]:
         )
         gone = week == 3
         found.append(
-            Look(
+            DriftComparison(
                 name=f"2026{week:02}-brave-otter",
                 window=f"data/inbox/2026-W{week + 1:02}.jsonl",
                 report=None if gone else report,

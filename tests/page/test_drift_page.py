@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rft import page, reports
 from rft.page import drift, drift_pictures
-from rft.page.drift_looks import Look
+from rft.page.drift_comparisons import DriftComparison
 from rft.page.drift_pictures import Dot
-from rft.reports import Bar, Carrier, DriftReport, drift_words
+from rft.reports import Bar, Carrier, DriftReport, drift_wording
 from tests import sample_reports
 from tests.page import sample_drift
 from tests.page.test_audit_page import Element, Page
@@ -26,7 +26,7 @@ FACTS = {"window": "data/inbox/2026-W14.jsonl"}
 
 
 def rendered(report: DriftReport) -> str:
-    return drift.render([Look("2026-W14.jsonl", "data/inbox/2026-W14.jsonl", report)], FACTS)
+    return drift.render([DriftComparison("2026-W14.jsonl", "data/inbox/2026-W14.jsonl", report)], FACTS)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def named(feature: Element) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "one window": lambda: rendered(sample_drift.full()),
     "nothing drifted": lambda: rendered(sample_drift.quiet()),
-    "several windows": lambda: drift.render(sample_drift.looks(3), FACTS),
-    "history": lambda: drift.render(sample_drift.looks(12), {}, "Drift of icd10", with_features=False),
+    "several windows": lambda: drift.render(sample_drift.comparisons(3), FACTS),
+    "history": lambda: drift.render(sample_drift.comparisons(12), {}, "Drift of icd10", with_features=False),
     "no run yet": lambda: drift.render([], {}, "Drift of icd10", with_features=False),
 }
 
@@ -93,8 +93,12 @@ def test_what_a_window_holds_is_only_text() -> None:
     contract = reports.Contract(name=EVIL, column=EVIL, success=False, observed=EVIL)
     change = {"features": [first], "carriers": [carrier], "contracts": [contract], "advice": EVIL, "reason": EVIL}
     report = report.model_copy(update=change)
-    looks = [Look(EVIL, EVIL, report, EVIL, alike=1), Look(EVIL, EVIL, None, missing=EVIL), Look("b", "b", report)]
-    for text in (drift.render(looks[:1], {EVIL: EVIL}), drift.render(looks, {EVIL: EVIL}, EVIL)):
+    comparisons = [
+        DriftComparison(EVIL, EVIL, report, EVIL, alike=1),
+        DriftComparison(EVIL, EVIL, None, missing=EVIL),
+        DriftComparison("b", "b", report),
+    ]
+    for text in (drift.render(comparisons[:1], {EVIL: EVIL}), drift.render(comparisons, {EVIL: EVIL}, EVIL)):
         outline = Outline(text)
         assert not {"script", "img"} & set(outline.tags)
         assert not [one for one in outline.attributes if one[1].startswith("on")]
@@ -146,7 +150,7 @@ def test_a_quiet_window_has_every_line_in_sight_and_nothing_open() -> None:
 def test_a_feature_says_what_moved_how_far_and_what_chance_does(tree: Page) -> None:
     row = next(one for one in features(tree.root) if named(one) == "vocabulary")
     text = " ".join(row.text.split())
-    for words in (
+    for phrase in (
         "Words that users write",
         "0.41 of 0.15",
         "'refund' 12.1% -> 31.4%",
@@ -156,7 +160,7 @@ def test_a_feature_says_what_moved_how_far_and_what_chance_does(tree: Page) -> N
         "n = 2,000 and 1,200",
         "groups of units: 256 and 241",
     ):
-        assert words in text
+        assert phrase in text
 
 
 def test_the_bars_are_the_reports_shares(tree: Page) -> None:
@@ -215,7 +219,7 @@ def test_a_broken_contract_is_named_and_those_that_hold_are_folded(tree: Page) -
 
 
 def test_a_report_of_an_earlier_version_has_no_bars_no_noise_and_no_marks_for_them() -> None:
-    root = sample_reports.shelves("drift_stop")
+    root = sample_reports.stage_files("drift_stop")
     report = reports.read(DriftReport, root / "data/drift/report.json")
     found = Page(rendered(report))
     assert not found.root.all("table", "pairs")
@@ -227,10 +231,10 @@ def test_a_report_of_an_earlier_version_has_no_bars_no_noise_and_no_marks_for_th
 
 
 # -- over time -------------------------------------------------------------------------------------
-def test_the_course_has_a_dot_per_look_and_a_cross_where_it_drifted() -> None:
+def test_the_course_has_a_dot_per_comparison_and_a_cross_where_it_drifted() -> None:
     found = Page(PAGES["history"]())
     figure = next(one for one in found.root.all("figure") if "vocabulary" in one.text)
-    reports_ = [look.report for look in sample_drift.looks(12) if look.report is not None]
+    reports_ = [comparison.report for comparison in sample_drift.comparisons(12) if comparison.report is not None]
     rows = [next(one for one in report.features if one.feature == "vocabulary") for report in reports_]
     crosses = sum(row.drifted for row in rows)
     assert 0 < crosses < len(rows) == 11
@@ -241,7 +245,7 @@ def test_the_course_has_a_dot_per_look_and_a_cross_where_it_drifted() -> None:
     assert found.root.all("figcaption")[0].all("small")[0].text == "vocabulary"
 
 
-def test_the_table_of_looks_is_the_latest_first_with_those_that_are_gone() -> None:
+def test_the_table_of_comparisons_is_the_latest_first_with_those_that_are_gone() -> None:
     found = Page(PAGES["history"]())
     rows = found.root.all("tbody")[0].all("tr")
     names = [row.all("th")[0].text for row in rows]
@@ -252,12 +256,12 @@ def test_the_table_of_looks_is_the_latest_first_with_those_that_are_gone() -> No
 
 
 def test_the_run_page_shows_the_last_runs_when_there_are_any(tmp_path: Path) -> None:
-    shutil.copytree(sample_reports.shelves("promote"), tmp_path, dirs_exist_ok=True)
+    shutil.copytree(sample_reports.stage_files("promote"), tmp_path, dirs_exist_ok=True)
     reports.write(sample_drift.full(), tmp_path / "data/drift/report.json")
     alone = Outline(page.render(tmp_path, {"run": "r-1"}))
     assert "Drift: refresh" in alone.headings
     assert "Drift over time" not in alone.headings
-    beside = Outline(page.render(tmp_path, {"run": "r-1"}, looks=sample_drift.looks(4)))
+    beside = Outline(page.render(tmp_path, {"run": "r-1"}, comparisons=sample_drift.comparisons(4)))
     assert beside.headings.index("Drift over time") == beside.headings.index("Drift: refresh") + 1
     assert sample_drift.full().advice in beside.text
 
@@ -265,7 +269,7 @@ def test_the_run_page_shows_the_last_runs_when_there_are_any(tmp_path: Path) -> 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=1, max_size=14))
 def test_a_course_stays_within_its_picture_whatever_the_effects(ratios: list[float | None]) -> None:
-    dots = [Dot(str(n), ratio, drifted=bool(ratio and ratio > 1), words="") for n, ratio in enumerate(ratios)]
+    dots = [Dot(str(n), ratio, drifted=bool(ratio and ratio > 1), description="") for n, ratio in enumerate(ratios)]
     picture = Outline(drift_pictures.course("t", dots, drift_pictures.height(dots)))
     paths = [value for tag, key, value in picture.attributes if (tag, key) == ("path", "d")]
     line = paths[2]
@@ -293,13 +297,13 @@ def test_a_state_says_which_condition_is_not_met() -> None:
         "as before": {"effect": 0.1, "q_value": 0.6, "drifted": False},
         "not compared": {"effect": None, "q_value": None, "drifted": False},
     }
-    assert {state: drift_words.state(row.model_copy(update=change)) for state, change in found.items()} == {
+    assert {state: drift_wording.state(row.model_copy(update=change)) for state, change in found.items()} == {
         state: state for state in found
     }
 
 
 def test_a_threshold_of_no_effect_is_exceeded_by_any_effect() -> None:
     row = sample_drift.quiet().features[0].model_copy(update={"threshold": 0.0, "effect": 0.1})
-    assert drift_words.ratio(row) == 2.0
-    assert drift_words.ratio(row.model_copy(update={"effect": 0.0})) == 0.0
-    assert drift_words.ratio(row.model_copy(update={"effect": None})) == -1.0
+    assert drift_wording.ratio(row) == 2.0
+    assert drift_wording.ratio(row.model_copy(update={"effect": 0.0})) == 0.0
+    assert drift_wording.ratio(row.model_copy(update={"effect": None})) == -1.0

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rft import page, reports, stats
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.page.learned import Learned, learned
 from rft.rollouts import log as rollout_log
 from tests import sample_reports
@@ -24,12 +24,12 @@ RUN = {"run": "2026-04-06-brave-otter"}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    shutil.copytree(sample_reports.shelves("promote"), tmp_path, dirs_exist_ok=True)
+    shutil.copytree(sample_reports.stage_files("promote"), tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
-def of(root: Path) -> Learned:
-    found = learned(Shelves.read(root))
+def learned_from(root: Path) -> Learned:
+    found = learned(StageFiles.read(root))
     assert found is not None
     return found
 
@@ -74,7 +74,7 @@ def validated(root: Path, *means: float) -> None:
 
 
 def test_a_rise_that_the_test_shows_too_is_no_sign_of_overfitting(root: Path) -> None:
-    found = of(root)
+    found = learned_from(root)
     assert found.verdict == "no sign of overfitting"
     report = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
     arms = {arm.name: {row.example_id: row.rewards for row in arm.sampled.rows} for arm in report.arms}
@@ -82,17 +82,17 @@ def test_a_rise_that_the_test_shows_too_is_no_sign_of_overfitting(root: Path) ->
     expected = stats.t_gain(arms["challenger"], arms["champion_new_prompt"])
     assert (found.test.by.value, found.test.by.low) == (pytest.approx(expected.value), pytest.approx(expected.low))
     text = page.render(root, RUN)
-    assert found.words in text
+    assert found.description in text
     assert f"The champion earns {report.arms[0].sampled.metrics['reward/mean'].value:.3f} on the test." in text
 
 
 def test_a_rise_of_which_little_arrives_on_the_test_is_overfitting(root: Path) -> None:
     curve(root, 0.3, 0.8)
     on_test(root, 0.05)
-    found = of(root)
+    found = learned_from(root)
     assert found.verdict == "overfitting"
-    assert "less than half of it reached examples that were not trained on" in found.words
-    assert f'<p class="bad"><b>! </b>{found.words}</p>' in page.render(root, RUN)
+    assert "less than half of it reached examples that were not trained on" in found.description
+    assert f'<p class="bad"><b>! </b>{found.description}</p>' in page.render(root, RUN)
 
 
 @pytest.mark.parametrize(
@@ -106,26 +106,26 @@ def test_a_rise_of_which_little_arrives_on_the_test_is_overfitting(root: Path) -
 def test_nothing_is_claimed_that_is_not_shown(root: Path, end: float, noise: float, gain: float) -> None:
     curve(root, 0.3, end, noise=noise)
     on_test(root, gain)
-    assert of(root).verdict == "no sign of overfitting"
+    assert learned_from(root).verdict == "no sign of overfitting"
 
 
 def test_validation_that_falls_while_training_rises_is_overfitting(root: Path) -> None:
     curve(root, 0.3, 0.8)
     on_test(root, 0.45)
-    assert of(root).verdict == "no sign of overfitting"
+    assert learned_from(root).verdict == "no sign of overfitting"
     validated(root, 0.6, 0.62)
-    assert of(root).verdict == "no sign of overfitting"
+    assert learned_from(root).verdict == "no sign of overfitting"
     validated(root, 0.6, 0.7, 0.5)
-    found = of(root)
+    found = learned_from(root)
     assert found.verdict == "overfitting"
-    assert re.search(r"rose by 0\.\d+ \[.*\] on the training examples, and fell by 0\.\d+ ", found.words)
+    assert re.search(r"rose by 0\.\d+ \[.*\] on the training examples, and fell by 0\.\d+ ", found.description)
 
 
 def test_only_the_steps_up_to_the_kept_weights_count(root: Path) -> None:
     validated(root, 0.6, 0.7, 0.5)
     curve(root, 0.3, 0.8, kept=40)
     on_test(root, 0.3)
-    found = of(root)
+    found = learned_from(root)
     assert found.verdict == "no sign of overfitting"
     assert found.train is not None
     assert found.train.after < 0.6
@@ -138,32 +138,32 @@ def test_a_number_that_is_missing_is_not_measured(root: Path) -> None:
     assert "validation<small>greedy, first and last measurement</small>" in text
     assert text.count("! not measured") == 1  # no validation
     change(root / "data/train/report.json", lambda train: train.update(curve=train["curve"][:3]))
-    assert of(root).words == "Not measured: too few steps to tell a rise from noise."
+    assert learned_from(root).description == "Not measured: too few steps to tell a rise from noise."
     curve(root, 0.3, 0.8)
     for rest in ("challenger/report.json", "gate/decision.json"):
         (root / "data" / rest).unlink()
-    assert of(root).words == "Not measured: the test set was not opened."
+    assert learned_from(root).description == "Not measured: the test set was not opened."
 
 
 def test_training_from_another_policy_than_the_champion_has_no_such_arms(root: Path) -> None:
     trained = reports.Champion(version=3, weights="lora", weights_path="weights", weights_sha256="a" * 64)
     reports.write(trained, root / "data/champion/champion.json")
     (root / "params.yaml").write_text("train:\n  from: policy\n")
-    assert of(root).words.startswith("Not measured: training did not begin from the champion")
+    assert learned_from(root).description.startswith("Not measured: training did not begin from the champion")
     (root / "params.yaml").write_text("train:\n  from: champion\n")
-    assert of(root).verdict == "no sign of overfitting"
+    assert learned_from(root).verdict == "no sign of overfitting"
 
 
 def test_a_run_that_trained_nothing_has_nothing_to_say() -> None:
-    assert learned(Shelves.read(sample_reports.shelves("skipped"))) is None
+    assert learned(StageFiles.read(sample_reports.stage_files("skipped"))) is None
 
 
 def test_less_than_half_may_be_chance_where_training_is_noisy(root: Path) -> None:
     curve(root, 0.3, 0.9, noise=0.35)
-    found = of(root)
+    found = learned_from(root)
     assert found.train is not None
     on_test(root, 0.45 * found.train.by.value)
-    found = of(root)
+    found = learned_from(root)
     assert found.train is not None
     assert found.train.ends[0] > 0
     assert found.verdict == "no sign of overfitting"

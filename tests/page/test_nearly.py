@@ -11,7 +11,7 @@ import pytest
 from rft import page, reports
 from rft.errors import UserError
 from rft.page import nearly
-from rft.page.inputs import Shelves
+from rft.page.inputs import StageFiles
 from rft.reports import NearDuplicates, NearPair
 from tests import sample_reports
 from tests.page.test_page import EVIL, RUN, Outline
@@ -21,15 +21,15 @@ TITLE = "Inputs that nearly repeat each other"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    shutil.copytree(sample_reports.shelves("promote"), tmp_path, dirs_exist_ok=True)
-    shelf = tmp_path / "data/examples"
+    shutil.copytree(sample_reports.stage_files("promote"), tmp_path, dirs_exist_ok=True)
+    stage_folder = tmp_path / "data/examples"
     for split in ("train", "validation", "test"):
         rows = [
             {"id": f"{split}-{n}", "messages": [{"role": "user", "content": f"{split} asks about {n} {EVIL}"}]}
             for n in range(20)
         ]
-        (shelf / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (shelf / "keys.json").write_text('{"id": "id", "target": null, "slice": null}')
+        (stage_folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (stage_folder / "keys.json").write_text('{"id": "id", "target": null, "slice": null}')
     return tmp_path
 
 
@@ -94,7 +94,7 @@ def test_none_is_said_and_not_looked_for_is_not_claimed(root: Path) -> None:
     assert card(root) == "None: no input nearly repeats one of an earlier split."
     found(root)
     assert TITLE not in page.render(root, RUN)
-    assert nearly.card_of(Shelves.read(root / "nowhere")) is None
+    assert nearly.card_of(StageFiles.read(root / "nowhere")) is None
 
 
 def test_texts_that_are_gone_leave_the_ids(root: Path) -> None:

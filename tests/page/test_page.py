@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import page, reports, shelves
+from rft import page, reports, stage_files
 from rft.errors import UserError
-from rft.gate import decide, more
+from rft.gate import decide, sample_size
 from rft.page import charts
 from rft.page.markup import Html, h
 from rft.reports import plain, wording
@@ -39,7 +39,7 @@ class Outline(HTMLParser):
         self.tags: Counter[str] = Counter()
         self.attributes: list[tuple[str, str, str]] = []
         self.headings: list[str] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -57,24 +57,25 @@ class Outline(HTMLParser):
         if self.open[-1:] == ["h2"]:
             self.headings.append(data)
         if "style" not in self.open:
-            self.words.append(data)
+            self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return " ".join(self.words)
+        return " ".join(self.texts)
 
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
     return {
-        scenario: page.render(sample_reports.shelves(scenario), RUN) for scenario in get_args(sample_reports.Scenario)
+        scenario: page.render(sample_reports.stage_files(scenario), RUN)
+        for scenario in get_args(sample_reports.Scenario)
     }
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A promotion's shelves, to be changed."""
-    shutil.copytree(sample_reports.shelves("promote"), tmp_path, dirs_exist_ok=True)
+    """A promotion's files, to be changed."""
+    shutil.copytree(sample_reports.stage_files("promote"), tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -132,7 +133,7 @@ def test_a_feature_without_a_reference_shows_what_is_known_and_no_bar(pages: dic
     assert outline.tags["desc"] == 6
 
 
-def test_a_clone_without_shelves_has_a_page_too(tmp_path: Path) -> None:
+def test_a_clone_without_stage_files_has_a_page_too(tmp_path: Path) -> None:
     assert "Not finished" in Outline(page.render(tmp_path, RUN)).text
 
 
@@ -189,8 +190,8 @@ def test_a_damaged_log_is_an_error_with_its_name(root: Path, name: str, content:
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)
     again = "run" if name.startswith("challenger") else "stage baseline"
-    words = rf"data/{name}\.parquet: not a whole rollout log .* rft {again}"
-    with pytest.raises(UserError, match=words):
+    message = rf"data/{name}\.parquet: not a whole rollout log .* rft {again}"
+    with pytest.raises(UserError, match=message):
         page.render(root, RUN)
 
 
@@ -232,9 +233,9 @@ def test_scores_on_a_scale_of_their_own_are_shown_on_it(
 ) -> None:
     rescale(root, low, high)
     outline = Outline(page.render(root, RUN))
-    words = f"; the grader scores from {low:g} to {high:g}"
-    assert outline.text.count(words) == 2  # beside the arms, and the best of k
-    assert words not in Outline(pages["promote"]).text
+    phrase = f"; the grader scores from {low:g} to {high:g}"
+    assert outline.text.count(phrase) == 2  # beside the arms, and the best of k
+    assert phrase not in Outline(pages["promote"]).text
     assert " of the range" in outline.text
     assert " of the range" not in Outline(pages["promote"]).text
     challenger = reports.read(reports.ChallengerReport, root / "data/challenger/report.json")
@@ -306,7 +307,7 @@ def test_what_a_policy_or_a_tool_wrote_is_only_text(root: Path) -> None:
 def test_text_and_attributes_come_back_as_they_went_in(text: str, value: str) -> None:
     text, value = (one.replace("\r", "").replace("\0", "") for one in (text, value))
     outline = Outline(h("p", text, title=value))
-    assert "".join(outline.words) == text
+    assert "".join(outline.texts) == text
     assert outline.attributes == [("p", "title", value)]
 
 
@@ -343,7 +344,7 @@ def test_an_interval_and_its_margin_are_both_in_sight(
 
 # -- what a newcomer missed (findings N7, N14, N15) ------------------------------------------------
 def decide_again(root: Path, **thresholds: float) -> reports.Decision:
-    """The decision on these shelves under other thresholds, put back on the shelf."""
+    """The decision on these files under other thresholds, put back among them."""
     kinds = {
         "drift": reports.DriftReport,
         "baseline": reports.BaselineReport,
@@ -377,7 +378,7 @@ def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) 
     found = decide_again(root, min_gain=gain)
     assert found.decision == "inconclusive"
     text = Outline(page.render(root, RUN)).text
-    advice = more.advice(found.checks)
+    advice = sample_size.advice(found.checks)
     assert "more examples would hardly tell. What can settle it is a candidate" in advice
     assert text.count(advice) == 2  # in the verdict, and under `What now`
     assert "examples.test" not in text
@@ -445,7 +446,7 @@ def test_n14_one_rollout_is_no_rollouts_and_has_no_best(root: Path) -> None:
 def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(
     pages: dict[str, str], scenario: str, state: str
 ) -> None:
-    report = reports.read(reports.PromptReport, sample_reports.shelves(scenario) / "data/prompt/report.json")  # type: ignore[arg-type]
+    report = reports.read(reports.PromptReport, sample_reports.stage_files(scenario) / "data/prompt/report.json")  # type: ignore[arg-type]
     table = pages[scenario].split("<h2>Prompt candidates</h2>")[1].split("</table>")[0]
     rows = re.findall(r'<th scope="row">([^<]*)<', table)
     assert rows[0] == report.winner.name
@@ -458,11 +459,14 @@ def test_n14_the_prompt_that_goes_on_stands_first_and_the_page_says_why(
 
 def test_what_was_decided_by_other_thresholds_is_not_up_for_promotion(root: Path) -> None:
     other = reports.Registration(registered=True, entry=4, look=2, looks=5, by_policy=False)
-    for made, words in ((other, "with other thresholds than the policy's"), (reports.Registration(), "not registered")):
-        reports.write(made, root / shelves.path(reports.Registration))
+    for made, phrase in (
+        (other, "with other thresholds than the policy's"),
+        (reports.Registration(), "not registered"),
+    ):
+        reports.write(made, root / stage_files.path(reports.Registration))
         text = Outline(page.render(root, RUN)).text
         assert "Not up for promotion: " in text
-        assert words in text
+        assert phrase in text
         assert "rft policy show" in text
         assert "rft approve" not in text
 
@@ -478,7 +482,7 @@ def test_n15_a_dirty_run_names_its_files_and_can_be_approved_by_pasting(root: Pa
 
 
 def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollouts(pages: dict[str, str]) -> None:
-    shown = reports.read(reports.Shown, sample_reports.shelves("reject") / "data/challenger/shown.json")
+    shown = reports.read(reports.Shown, sample_reports.stage_files("reject") / "data/challenger/shown.json")
     means = [{row.example_id: row.rewards[0] or 0 for row in shown.arms[arm]} for arm in ("champion", "challenger")]
     lost = sorted((round(means[1][id] - was, 9), id) for id, was in means[0].items() if means[1][id] < was - 1e-9)
     assert len(lost) > 2
@@ -496,7 +500,7 @@ def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollo
 
 @pytest.mark.parametrize("scenario", get_args(sample_reports.Scenario))
 def test_the_page_shows_no_example_of_the_test_set(pages: dict[str, str], scenario: sample_reports.Scenario) -> None:
-    root = sample_reports.shelves(scenario)
+    root = sample_reports.stage_files(scenario)
     if not (root / "data/challenger").exists():
         return
     ids = {
@@ -553,7 +557,7 @@ def test_n15_a_check_says_what_it_asks_and_what_a_rollout_costs(root: Path, page
     metrics = report.arms[0].sampled.metrics
     read, cached = (metrics[f"{name}_tokens/mean"].value for name in ("context", "cached"))
     assert f"{read:,.0f} read, {cached:,.0f} of them cached" in text
-    assert all(words in text for words in (plain.HOW_TO_READ, plain.HACK_RATE_MEANS, plain.VETO_MEANS))
+    assert all(phrase in text for phrase in (plain.HOW_TO_READ, plain.HACK_RATE_MEANS, plain.VETO_MEANS))
     assert "unreadable calls" not in Outline(pages["skipped"]).text  # nothing was compared
 
 
@@ -572,7 +576,7 @@ def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:
         "challenger": tokens("challenger/rollouts") + tokens("challenger/shown"),
     }
     card = page.render(root, RUN, spent).split("<h2>What it cost</h2>")[1].split("</section>")[0]
-    rows = [Outline(f"<table>{row}</table>").words for row in re.findall(r"<tr.*?</tr>", card)]
+    rows = [Outline(f"<table>{row}</table>").texts for row in re.findall(r"<tr.*?</tr>", card)]
     lines = {row[0]: row[1:] for row in rows}
     assert lines["train"] == ["1 h 02 min", "80"]
     assert lines["policy"] == ["4.0 s", "reused", "1,500"]
@@ -583,7 +587,7 @@ def test_n15_the_page_says_what_the_run_cost(root: Path) -> None:
 
 
 def test_n15_the_record_of_a_run_gives_the_page_its_recipe_files_and_times(root: Path) -> None:
-    from tasks import ladder
+    from tasks import stage_runner
     from tasks.runs.clone import Clone
     from tasks.runs.records import RunRecord
 
@@ -602,7 +606,7 @@ def test_n15_the_record_of_a_run_gives_the_page_its_recipe_files_and_times(root:
         stages={"train": "ran"},
         seconds={"train": 200.0},
     )
-    text = Outline(ladder.write_page(Clone(root), record, root).read_text()).text
+    text = Outline(stage_runner.write_page(Clone(root), record, root).read_text()).text
     for word in ("recipes/mine", "yes: 1 uncommitted file", "recipes/mine/tools.py", "3 min 20 s", "--override-dirty"):
         assert word in text
 
@@ -666,7 +670,7 @@ def test_what_was_not_measured_stands_in_red_with_a_mark_before_what_was(root: P
     assert card.count("! not measured") == 3
     html = page.render(root, RUN)
     assert '<div class="unseen"><b>! Not measured' in html
-    assert "! Not measured" not in gate_card(sample_reports.shelves("promote"))
+    assert "! Not measured" not in gate_card(sample_reports.stage_files("promote"))
 
 
 def test_many_slices_are_folded_but_for_the_worst(root: Path) -> None:

@@ -161,9 +161,9 @@ def test_values_that_search_does_not_show_must_be_read(code: Recipe) -> None:
     assert mean(hidden, "honest", found) >= 0.95
     assert mean(hidden, "first_hit", found) == 0.0
     for messages in hidden.demonstrations(60, 0):
-        said = {message["content"] for message in messages if message["role"] == "tool"}
+        replies = {message["content"] for message in messages if message["role"] == "tool"}
         assert not any(
-            line.split(" | ")[2].count(" ") for reply in said for line in reply.splitlines() if " | " in line
+            line.split(" | ")[2].count(" ") for reply in replies for line in reply.splitlines() if " | " in line
         )
 
 

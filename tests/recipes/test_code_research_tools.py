@@ -84,7 +84,7 @@ def test_refusals_and_replies_never_hold_the_target(code: Recipe, row: dict[str,
     search, retrieve, symbols = code.tools
     secret = "s3cr3t"
     marked = {**row, "target": [{"symbol": secret, "path": secret, "value": secret}]}
-    said = [search("default", item=marked), symbols(row["target"][0]["path"], item=marked)]
+    replies = [search("default", item=marked), symbols(row["target"][0]["path"], item=marked)]
     for call in (
         lambda: search("x" * 301, item=marked),
         lambda: retrieve("x", "1", item=marked),
@@ -93,5 +93,5 @@ def test_refusals_and_replies_never_hold_the_target(code: Recipe, row: dict[str,
     ):
         with pytest.raises(ToolError) as refusal:
             call()
-        said.append(str(refusal.value))
-    assert not any(secret in text for text in said)
+        replies.append(str(refusal.value))
+    assert not any(secret in text for text in replies)

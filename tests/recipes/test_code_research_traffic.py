@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from rft import config, recipe
+from rft.drift import comparison, profile
+from rft.drift.features import plan_of, plan_of_inputs
 from rft.recipe import Recipe
 from rft.reports import Conversation
-from rft.snapshots import ingest, reading
 from rft.stages import drift
+from rft.traffic import feedback, ingest, reading
 from rft.types import Message
-from rft.windows import comparison, feedback, profile
-from rft.windows.features import plan_of, plan_of_inputs
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_drift_between_two_windows_is_found(code: Recipe, tmp_path: Path) -> Non
     plan = plan_of(params, code)
     trained_on = profile.of_examples(code.examples("train", 800, 0), plan_of_inputs(params, code), "examples")
 
-    def look(drifted: bool) -> tuple[str, set[str]]:
+    def compared(drifted: bool) -> tuple[str, set[str]]:
         log = tmp_path / f"{drifted}.jsonl"
         code.simulate(log, start=MONDAY, days=7, conversations=400, drifted=drifted, seed=2)
         snapshot = ingest.ingest(str(log), config.Traffic(), tmp_path, tmp_path / "snapshots")
@@ -126,8 +126,8 @@ def test_drift_between_two_windows_is_found(code: Recipe, tmp_path: Path) -> Non
         seen = drift.Facts(rows, [], 800, 400, drift.tool_error_share(reading.parts(snapshot)), usable)
         return drift.decide(params.drift, seen).verdict, {row.feature for row in rows if row.drifted}
 
-    assert look(False) == ("continue", set())
-    verdict, features = look(True)
+    assert compared(False) == ("continue", set())
+    verdict, features = compared(True)
     assert verdict == "refresh"
     assert features >= {"input_words", "kind", "opening"}
 

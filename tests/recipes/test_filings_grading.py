@@ -289,8 +289,8 @@ def test_no_text_breaks_the_grader(filings: Recipe, lookup: Example, text: str) 
         }
     )
 )
-def test_no_form_breaks_the_grader(filings: Recipe, lookup: Example, said: dict[str, Any]) -> None:
-    assert -0.5 <= grade(filings, json.dumps(said), lookup)["score"] <= 0.6
+def test_no_form_breaks_the_grader(filings: Recipe, lookup: Example, form: dict[str, Any]) -> None:
+    assert -0.5 <= grade(filings, json.dumps(form), lookup)["score"] <= 0.6
 
 
 # -- "not in filings" ------------------------------------------------------------------------------
@@ -320,7 +320,10 @@ async def _served(ours: Recipe, answers: list[tuple[Example, str]]) -> list[Grad
         async with grader_of(ours.grader, endpoint, section) as grader:
             return [
                 await grader.grade(
-                    example, [Turn(text)], StopReason.completed, RolloutContext(traces.of(f"test {n}", 0), example)
+                    example,
+                    [Turn(text)],
+                    StopReason.completed,
+                    RolloutContext(traces.trace_id(f"test {n}", 0), example),
                 )
                 for n, (example, text) in enumerate(answers)
             ]

@@ -36,8 +36,8 @@ def grade(ours: Recipe, text: Any, example: Example, **sample: Any) -> dict[str,
 
 
 def hack(ours: Recipe, example: Example, text: str, *before: str) -> Any:
-    said = [{"role": "assistant", "content": each} for each in (*before, text)]
-    return grade(ours, text, example, trajectory=said).get("hack")
+    turns = [{"role": "assistant", "content": each} for each in (*before, text)]
+    return grade(ours, text, example, trajectory=turns).get("hack")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_an_honest_wrong_answer_is_none(filings: Recipe, lookup: Example, text: 
 def test_no_demonstration_is_one(filings: Recipe, lookup: Example) -> None:
     found: Callable[[dict[str, Any]], str | None] = filings._module("hacks").found_in
     for messages in filings.demonstrations(400, 0):
-        said = [message for message in messages if message["role"] in ("assistant", "tool")]
-        assert found({"output_text": messages[-1]["content"], "trajectory": said}) is None
+        turns = [message for message in messages if message["role"] in ("assistant", "tool")]
+        assert found({"output_text": messages[-1]["content"], "trajectory": turns}) is None
     assert found({}) is None
     assert found({"output_text": None, "trajectory": None}) is None
 

@@ -106,7 +106,7 @@ GOOD = "Acme,2023,revenue,1,thousands,2"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("company,period,item,value,units\n", r"a.csv: line 1: column 'units' is unknown. Did you mean 'unit'"),
         ("company,period,item,value\n", r"a.csv: line 1: column 'unit' is missing. Begin the file with company,"),
@@ -131,10 +131,10 @@ GOOD = "Acme,2023,revenue,1,thousands,2"
         (f"{HEAD}\nAcme,2023,reve\0nue,1,thousands,2\n", r"a.csv: line 2: holds a zero byte"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_named_with_line_column_and_remedy(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_file_is_named_with_line_column_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
     ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path)}))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         ours.examples("train", 1, 0)
 
 
@@ -142,10 +142,10 @@ def test_a_bad_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "latin").mkdir()
     (tmp_path / "latin" / "a.csv").write_bytes(f"{HEAD}\n{GOOD}\nM\xe9tro,".encode("latin-1"))
-    for name, said in (("none", "there is no such folder"), ("empty", "no file there ends in .csv"),
+    for name, message in (("none", "there is no such folder"), ("empty", "no file there ends in .csv"),
                        ("latin", r"a.csv: line 3: is not UTF-8. Save the file as UTF-8")):  # fmt: skip
         ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path / name)}))
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             ours.examples("train", 1, 0)
 
 

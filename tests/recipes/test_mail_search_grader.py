@@ -57,9 +57,9 @@ def turn(number: int, *calls: tuple[str, dict[str, Any], str | None], content: s
     return [{"role": "assistant", "content": content, "tool_calls": made}, *replies]
 
 
-def search(words: str, *ids: str) -> tuple[str, dict[str, Any], str]:
+def search(keywords: str, *ids: str) -> tuple[str, dict[str, Any], str]:
     hits = "\n".join(f" apt 1.8.{n} | {mail_id}" for n, mail_id in enumerate(ids))
-    return "search_emails", {"keywords": words}, hits or " no mails"
+    return "search_emails", {"keywords": keywords}, hits or " no mails"
 
 
 def read(mail_id: str) -> tuple[str, dict[str, Any], str]:
@@ -273,7 +273,7 @@ def params(folder: Path, **changes: Any) -> config.Params:
 def test_no_exploit_is_accepted(ours: Recipe, folder: Path) -> None:
     """Over real HTTP tools and the real grader."""
     result = preflight.preflight(params(folder), ours, num_examples=20)
-    assert [row.in_words for row in result.accepted] == []
+    assert [row.description for row in result.accepted] == []
     assert result.targets_pass
     assert result.target_score == 1.0
     assert len(ours.exploits) >= 12
@@ -293,4 +293,4 @@ def test_without_the_trait_no_target_passes_and_the_reason_is_told(ours: Recipe,
     forgot = loaded.model_copy(update={"tools": loaded.tools.model_copy(update={"traits": {}})})
     result = preflight.preflight(forgot, ours, num_examples=4)
     assert not result.targets_pass
-    assert "return_final_answer did not take the answer" in result.target_said
+    assert "return_final_answer did not take the answer" in result.target_explanation

@@ -40,7 +40,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: ModuleType) -
 
 
 def as_a_new_process(index: ModuleType) -> None:
-    index.of.cache_clear()
+    index.from_mailbox.cache_clear()
     index.stored.cache_clear()
 
 
@@ -61,7 +61,7 @@ def test_an_mbox_and_a_maildir_hold_the_same(tmp_path: Path, index: ModuleType) 
     maildir = changelog_folder.make_maildir(tmp_path / "Maildir")
     for n, one in enumerate(letters):
         (maildir / ("new" if n else "cur") / f"17{n}.host:2,S").write_bytes(one)
-    found = [index.of(str(path)).all for path in (mbox, maildir)]
+    found = [index.from_mailbox(str(path)).all for path in (mbox, maildir)]
     assert found[0] == found[1]
     boat, question, cafe = found[0]
     assert (boat.thread, boat.sender, boat.recipients) == ("the boat", "Person 1", "Me me@example.org")
@@ -92,16 +92,18 @@ def test_a_target_of_own_mail_is_reached_however_long_its_question_is(tmp_path: 
     long = {"question": "Who, " + "as far as anyone knows, " * 20 + "paid?", "answer": None, "message_id": None}
     questions.write_text(json.dumps(long) + "\n")
     ours = written({"mailbox": str(mbox), "questions": str(questions)})
-    questions_of = ours._module("own").read(ours._module("index").of(str(mbox)), str(questions))
-    row = ours._module("examples")._example("n", questions_of[0], ours._module("index").of(str(mbox)), ours.options)
-    look = json.loads(ours.turns(row, row.target)[0].splitlines()[1])
+    questions_of = ours._module("own").read(ours._module("index").from_mailbox(str(mbox)), str(questions))
+    row = ours._module("examples")._example(
+        "n", questions_of[0], ours._module("index").from_mailbox(str(mbox)), ours.options
+    )
+    search_call = json.loads(ours.turns(row, row.target)[0].splitlines()[1])
     schema = signatures.schema(ours.tools[0])["function"]["parameters"]["properties"]
-    assert len(look["arguments"]["keywords"]) <= schema["keywords"]["maxLength"]
+    assert len(search_call["arguments"]["keywords"]) <= schema["keywords"]["maxLength"]
 
 
 # -- the index -------------------------------------------------------------------------------------
 def test_search(folder: Path, index: ModuleType) -> None:
-    found = index.of(str(folder))
+    found = index.from_mailbox(str(folder))
     mail = next(mail for mail in found.all if mail.bugs)
     assert found.search(mail.subject) == (mail,)
     assert found.search(f"{mail.thread.upper()} #{mail.bugs[0]}.") == (mail,)
@@ -121,14 +123,14 @@ def test_search(folder: Path, index: ModuleType) -> None:
     "query", ['"', "a OR b", "NEAR(a b)", "text:*", "*", "(", "-- ;", "pack001 AND pack002", "\u0000"]
 )
 def test_no_query_is_a_command(query: str, folder: Path, index: ModuleType) -> None:
-    assert index.of(str(folder)).search(f"pack001 {query}", limit=5) is not None
+    assert index.from_mailbox(str(folder)).search(f"pack001 {query}", limit=5) is not None
 
 
 def test_the_index_is_made_once_and_whole(folder: Path, tmp_path: Path, index: ModuleType) -> None:
-    first = index.of(str(folder))
+    first = index.from_mailbox(str(folder))
     stamp = first.path.stat().st_mtime_ns
     as_a_new_process(index)
-    assert index.of(str(folder)) == first
+    assert index.from_mailbox(str(folder)) == first
     assert first.path.stat().st_mtime_ns == stamp
     assert [path.name for path in (tmp_path / "state" / "cache").iterdir()] == [f"mail_search-{first.key}.sqlite"]
 
@@ -139,7 +141,7 @@ def test_a_full_disk_leaves_nothing(folder: Path, tmp_path: Path, index: ModuleT
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
     try:
         with pytest.raises(InfrastructureError, match=r"\.sqlite: cannot be written .*Free some space"):
-            index.of(str(folder))
+            index.from_mailbox(str(folder))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list((tmp_path / "state" / "cache").iterdir())
@@ -148,12 +150,12 @@ def test_a_full_disk_leaves_nothing(folder: Path, tmp_path: Path, index: ModuleT
 def test_a_mailbox_that_changed(tmp_path: Path, index: ModuleType) -> None:
     """The old index goes on answering; once it is gone, the message says what to do."""
     folder = changelog_folder.make(tmp_path / "doc", packages=40)
-    old = index.of(str(folder))
+    old = index.from_mailbox(str(folder))
     changelog_folder.write(
         folder, "fresh", "fresh (1.0) unstable;\n\n -- Ada <a@example.org>  1 May 2019 10:00:00 +0000\n"
     )
     as_a_new_process(index)
-    assert index.of(str(folder)).key != old.key
+    assert index.from_mailbox(str(folder)).key != old.key
     assert index.stored(str(folder), old.key) == old
     old.path.unlink()
     as_a_new_process(index)
@@ -163,7 +165,7 @@ def test_a_mailbox_that_changed(tmp_path: Path, index: ModuleType) -> None:
 
 def test_a_missing_index_is_made_again(folder: Path, index: ModuleType) -> None:
     """As in the worktree of another run, whose examples came out of DVC's cache."""
-    made = index.of(str(folder))
+    made = index.from_mailbox(str(folder))
     os.unlink(made.path)
     as_a_new_process(index)
     assert index.stored(str(folder), made.key) == made
@@ -173,7 +175,7 @@ def test_a_missing_index_is_made_again(folder: Path, index: ModuleType) -> None:
 # -- the tools -------------------------------------------------------------------------------------
 def test_tools(ours: Recipe, folder: Path, index: ModuleType) -> None:
     search, read, final = ours.tools
-    inbox = index.of(str(folder))
+    inbox = index.from_mailbox(str(folder))
     item = {"metadata": {"mailbox": str(folder), "inbox": inbox.key}}
     mail = next(mail for mail in inbox.all if mail.bugs and mail.sender.startswith("\u00c9dith"))
     hit = search(f" {mail.subject}", item=item)

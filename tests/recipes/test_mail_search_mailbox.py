@@ -42,7 +42,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: ModuleType) -
 
 
 def as_a_new_process(index: ModuleType) -> None:
-    index.of.cache_clear()
+    index.from_mailbox.cache_clear()
     index.stored.cache_clear()
 
 
@@ -97,16 +97,16 @@ def test_old_letters_and_shared_changelogs(ours: Recipe, tmp_path: Path, index: 
     (folder / "linked").symlink_to(folder / "apt")
     (folder / "cut").mkdir()
     (folder / "cut" / "changelog.Debian.gz").symlink_to(folder / "left-out" / "changelog.Debian.gz")
-    (mail,) = [mail for mail in index.of(str(folder)).all if mail.thread == "apt"]
+    (mail,) = [mail for mail in index.from_mailbox(str(folder)).all if mail.thread == "apt"]
     assert mail.sender == "J\u00f6rg Do\u00e9"
-    assert len(index.of(str(folder)).all) == 61
+    assert len(index.from_mailbox(str(folder)).all) == 61
 
 
 def test_ids_are_stable_and_apart(folder: Path, tmp_path: Path, index: ModuleType) -> None:
-    whole = index.of(str(folder)).all
+    whole = index.from_mailbox(str(folder)).all
     assert len({mail.id for mail in whole}) == len(whole) == 960
     assert [mail.date for mail in whole] == sorted(mail.date for mail in whole)
-    fewer = index.of(str(changelog_folder.make(tmp_path / "doc", packages=40))).all
+    fewer = index.from_mailbox(str(changelog_folder.make(tmp_path / "doc", packages=40))).all
     ids = {mail.key: mail.id for mail in whole}
     assert sum(ids.get(mail.key) == mail.id for mail in fewer) > 0.9 * len(fewer)
 
@@ -114,10 +114,10 @@ def test_ids_are_stable_and_apart(folder: Path, tmp_path: Path, index: ModuleTyp
 # -- what is refused -------------------------------------------------------------------------------
 def test_too_few_changelogs_say_what_to_do(tmp_path: Path, index: ModuleType) -> None:
     folder = changelog_folder.make(tmp_path / "doc", packages=3)
-    with pytest.raises(UserError, match=r"3 folders with a changelog\.Debian\.gz, expected at least 30") as said:
-        index.of(str(folder))
-    assert "path-exclude" in str(said.value)
-    assert "mbox" in str(said.value)
+    with pytest.raises(UserError, match=r"3 folders with a changelog\.Debian\.gz, expected at least 30") as refused:
+        index.from_mailbox(str(folder))
+    assert "path-exclude" in str(refused.value)
+    assert "mbox" in str(refused.value)
 
 
 def test_a_machine_without_changelogs_is_told_what_to_do(ours: Recipe, tmp_path: Path, changelogs: ModuleType) -> None:
@@ -133,7 +133,7 @@ def test_a_changelog_that_cannot_be_decompressed_is_named(folder: Path, tmp_path
     broken = changelog_folder.write(changelog_folder.make(tmp_path / "doc", packages=30), "broken", "x" * 5000)
     broken.write_bytes(broken.read_bytes()[:20])
     with pytest.raises(UserError, match=r"broken/changelog\.Debian\.gz: cannot be decompressed .* Reinstall"):
-        index.of(str(tmp_path / "doc"))
+        index.from_mailbox(str(tmp_path / "doc"))
     assert not any(path.is_file() for path in (tmp_path / "state").rglob("*"))
 
 
@@ -159,7 +159,7 @@ def content(given: bytes) -> Callable[[Path], Path]:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: path, "there is no such file or folder"),
         (content(b""), "the mailbox is empty"),
@@ -175,11 +175,11 @@ def content(given: bytes) -> Callable[[Path], Path]:
         (wrong_date, r"message 1 \('One'\): its Date is 'yesterday'"),
     ],
 )
-def test_mailboxes_that_are_refused(make: Any, said: str, tmp_path: Path, index: ModuleType) -> None:
+def test_mailboxes_that_are_refused(make: Any, message: str, tmp_path: Path, index: ModuleType) -> None:
     """With the file or key in the message, and nothing half-made."""
     path = make(tmp_path / "box")
-    with pytest.raises(UserError, match=said) as error:
-        index.of(str(path))
+    with pytest.raises(UserError, match=message) as error:
+        index.from_mailbox(str(path))
     assert str(path) in str(error.value)
     assert not any(path.is_file() for path in (tmp_path / "state").rglob("*"))
 
@@ -187,7 +187,7 @@ def test_mailboxes_that_are_refused(make: Any, said: str, tmp_path: Path, index:
 def test_a_header_that_the_parser_breaks_on_is_taken_as_it_was_written(tmp_path: Path, index: ModuleType) -> None:
     broken = {"From": "Ann <ann@example.org>, <", "To": "bob@example.org, tba1 @"}
     path = changelog_folder.make_mbox(tmp_path / "own.mbox", [changelog_folder.letter(1, "One", **broken)])
-    (mail,) = index.of(str(path)).all
+    (mail,) = index.from_mailbox(str(path)).all
     assert (mail.sender, mail.address) == ("Ann", "ann@example.org")
     assert "bob@example.org" in mail.recipients
 
@@ -199,7 +199,7 @@ def test_own_mail_needs_own_questions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", r"questions\.jsonl:1: not JSON"),
         ('{"question": "q", "answer": "a"}', r"questions\.jsonl:1: message_id: Field required"),
@@ -211,10 +211,10 @@ def test_own_mail_needs_own_questions(tmp_path: Path) -> None:
         ("", "holds no question"),
     ],
 )
-def test_questions_that_are_refused(line: str, said: str, tmp_path: Path) -> None:
+def test_questions_that_are_refused(line: str, message: str, tmp_path: Path) -> None:
     mbox, questions = changelog_folder.make_own(tmp_path)
     questions.write_text(line + "\n")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         written({"mailbox": str(mbox), "questions": str(questions)}).examples("train", 1, 0)
 
 

@@ -175,7 +175,7 @@ def test_features(ours: Recipe, rows: dict[str, list[Example]]) -> None:
     for row in rows["train"]:
         assert ours.features(list(row.messages))["asks"] == row.metadata["kind"], row.messages
     templates: ModuleType = ours._module("simulator").DRIFTED.templates
-    said = {"author": "bo rook", "upload": "pack001 1.2-1", "package": "pack001", "bug": "100001"}
+    names = {"author": "bo rook", "upload": "pack001 1.2-1", "package": "pack001", "bug": "100001"}
     for kind, forms in templates.items():  # type: ignore[attr-defined]
         for form in forms:
-            assert ours._module("examples").asks(form.format_map(said)) == kind
+            assert ours._module("examples").asks(form.format_map(names)) == kind

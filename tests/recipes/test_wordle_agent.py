@@ -92,8 +92,8 @@ def test_harder_options_travel_with_the_example() -> None:
     assert [tool["function"]["name"] for tool in example.tools or ()] == ["guess"]
     with pytest.raises(ToolError, match="no find in this game"):
         harder.tools[1](" crane xxxxx", item=example.row())
-    said = begun(harder, example).guess(example.target, "call_0_0")
-    assert said.startswith(f" {example.target} ggggg ( {example.target[0]} green")
+    reply = begun(harder, example).guess(example.target, "call_0_0")
+    assert reply.startswith(f" {example.target} ggggg ( {example.target[0]} green")
     shown = [list(harder.demonstrations(20, 0)) for _ in range(2)]
     assert {call["name"] for messages in shown[0] for call in calls(messages)} == {"guess"}
     assert shown[0] == shown[1]
@@ -142,11 +142,11 @@ def test_two_rollouts_on_one_server_play_two_games(wordle: Recipe) -> None:
             ]
 
     with running(wordle, config.Tools()) as endpoint:
-        said = asyncio.run(play(endpoint))
-    assert said[0].endswith(" , 4 left")
-    assert said[1] == f" {second.target} ggggg , solved"
-    assert said[2].startswith("Error: invalid arguments for guess")
-    assert said[3] == f" {first.target} ggggg , solved"
+        replies = asyncio.run(play(endpoint))
+    assert replies[0].endswith(" , 4 left")
+    assert replies[1] == f" {second.target} ggggg , solved"
+    assert replies[2].startswith("Error: invalid arguments for guess")
+    assert replies[3] == f" {first.target} ggggg , solved"
 
 
 # -- scripted players ------------------------------------------------------------------------------

@@ -121,8 +121,8 @@ NO_WORDS = ("", " ", "eagl", "eagles", "e a g l e", "eagle\n", "?????", "zzzzz",
 @pytest.mark.parametrize("wasted", [*NO_WORDS, *LOOK_ALIKE, "crane", " CRANE "])
 def test_what_is_no_new_word_costs_a_turn(words: ModuleType, game: ModuleType, wasted: str) -> None:
     one = begun(words, game)
-    (said,) = played(one, wasted)
-    assert said == (" said before , 4 left" if "crane" in wasted.lower() else " no such word , 4 left")
+    (reply,) = played(one, wasted)
+    assert reply == (" said before , 4 left" if "crane" in wasted.lower() else " no such word , 4 left")
     assert (one.num_left, one.is_solved, one.own[-1].marks) == (4, False, "")
     assert one.clues == [("crane", "xxyxg")]
 
@@ -196,10 +196,12 @@ def test_a_dictionary_that_is_none(tmp_path: Path, content: bytes | None, what: 
         path.write_bytes(content)
     with pytest.raises(UserError) as error:
         recipe.load(config.Recipe(path="recipes/wordle", options={"dictionary": str(path)}))
-    said = str(error.value)
-    assert said.startswith(f"params.yaml: recipe.options.dictionary = {str(path)!r}: ")
-    assert what in said
-    assert said.endswith("Name a list of English words, one a line, such as /usr/share/dict/words, or remove the key.")
+    message = str(error.value)
+    assert message.startswith(f"params.yaml: recipe.options.dictionary = {str(path)!r}: ")
+    assert what in message
+    assert message.endswith(
+        "Name a list of English words, one a line, such as /usr/share/dict/words, or remove the key."
+    )
 
 
 def test_a_dictionary_whose_hash_leaves_a_split_empty(words: ModuleType, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_broken_row_is_nobodys_score(wordle: Recipe) -> None:
             begun(wordle, ROW | broken)
 
 
-def said(text: str) -> dict[str, Any]:
+def answered(text: str) -> dict[str, Any]:
     return {"output_text": text, "trajectory": [{"role": "assistant", "content": text}]}
 
 
@@ -126,17 +126,17 @@ def said(text: str) -> dict[str, Any]:
     ],
 )
 def test_a_hack_is_named_and_earns_nothing(wordle: Recipe, text: str, why: str) -> None:
-    found = graded(wordle, "fable", **said(text))
+    found = graded(wordle, "fable", **answered(text))
     assert (found["score"], found["solved"], found["hack"]) == (0.0, False, why)
 
 
 @pytest.mark.parametrize("text", ["", " eagle", " fable xgxgg", "I give up .", " solved", " eagle <tool_response>"])
 def test_an_honest_end_is_never_one(wordle: Recipe, text: str) -> None:
-    assert "hack" not in graded(wordle, "fable", **said(text))
+    assert "hack" not in graded(wordle, "fable", **answered(text))
 
 
 def test_whoever_won_may_say_so(wordle: Recipe) -> None:
-    assert graded(wordle, "eagle", **said(" eagle ggggg , solved"))["score"] == pytest.approx(1.0)
+    assert graded(wordle, "eagle", **answered(" eagle ggggg , solved"))["score"] == pytest.approx(1.0)
 
 
 FLAGGED = {
@@ -149,7 +149,7 @@ def test_no_exploit_is_accepted(wordle: Recipe) -> None:
     """Over real HTTP tools, real games and the real grader."""
     params = config.load("recipes/wordle/params.yaml")
     result = preflight.preflight(params, wordle, num_examples=8)
-    assert [row.in_words for row in result.accepted] == []
+    assert [row.description for row in result.accepted] == []
     assert (result.targets_pass, result.num_targets, result.target_score) == (True, 8, 1.0)
     assert len(wordle.exploits) >= 12
     assert len({exploit.kind for exploit in wordle.exploits}) >= 8

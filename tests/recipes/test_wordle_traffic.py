@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from rft import config, recipe, reports
+from rft.drift import comparison, profile
+from rft.drift.features import plan_of, plan_of_inputs
 from rft.recipe import Recipe, Rollout
 from rft.reports import Conversation
-from rft.snapshots import ingest, reading
 from rft.stages import drift
+from rft.traffic import ingest, reading
 from rft.types import Example
-from rft.windows import comparison, profile
-from rft.windows.features import plan_of, plan_of_inputs
 
 
 @pytest.fixture(scope="module")

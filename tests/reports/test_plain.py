@@ -21,7 +21,7 @@ def check(name: str, kind: Any, value: float | None, low: float | None, high: fl
 
 
 def decision(scenario: Scenario) -> Decision:
-    return reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
+    return reports.read(Decision, sample_reports.stage_files(scenario) / "data/gate/decision.json")
 
 
 def test_the_question_is_told_as_a_person_would() -> None:

@@ -176,7 +176,7 @@ def test_the_page_of_a_stored_run_and_its_gate_can_be_shown() -> None:
     assert "Promote" in shown
     assert decision.reason[1:] in shown
     for check in decision.checks:
-        assert wording.in_words(check).startswith(f"{check.name}: {wording.verdict(check)}")
+        assert wording.describe(check).startswith(f"{check.name}: {wording.verdict(check)}")
         assert f"<b>{check.name}</b>" in shown
         assert wording.measured(check) in shown
 

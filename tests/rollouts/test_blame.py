@@ -38,7 +38,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def play(ours: recipe.Recipe, answer: str, grade: Callable[[str, int], web.Response]) -> tuple[Played, list[str]]:
     """Eight rollouts that answer this. `grade(text, number of the request)`."""
-    said: list[str] = []
+    lines: list[str] = []
     count = 0
 
     async def served(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -65,9 +65,9 @@ def play(ours: recipe.Recipe, answer: str, grade: Callable[[str, int], web.Respo
                 return await blame.unjudgeable(ours, grader, client, traces, found, rollout.max_unscored_share)
 
             requests = [Request(ours.examples("train", 1, 0)[0], sample) for sample in range(8)]
-            return await recovery.play(once, requests, rollout, said.append, blame=blamed)
+            return await recovery.play(once, requests, rollout, lines.append, blame=blamed)
 
-    return asyncio.run(all_of_it()), said
+    return asyncio.run(all_of_it()), lines
 
 
 def error(text: str = "cannot parse") -> web.Response:
@@ -100,7 +100,7 @@ def test_a_grader_that_is_down_is_waited_for(ours: recipe.Recipe):
 
 
 def test_a_grader_that_takes_too_long_is_waited_for_and_not_asked_more(ours: recipe.Recipe):
-    late = Trajectory("r", "e", (), StopReason.completed, Unscored(GradeStatus.timeout, "late"), None)
+    late = Trajectory("r", "e", (), StopReason.completed, Unscored(GradeStatus.grader_timeout, "late"), None)
 
     class Never:
         async def grade(self, *_: Any) -> Any:
@@ -112,6 +112,6 @@ def test_a_grader_that_takes_too_long_is_waited_for_and_not_asked_more(ours: rec
 
 
 def test_a_grader_that_comes_back_meanwhile_is_not_blamed(ours: recipe.Recipe):
-    played, said = play(ours, "{", lambda text, count: error() if count <= 8 else score(0.0))
+    played, lines = play(ours, "{", lambda text, count: error() if count <= 8 else score(0.0))
     assert [one.reward for one in played.trajectories] == [0.0] * 8
-    assert said[-1] == "goes on: tools and grader answer again"
+    assert lines[-1] == "goes on: tools and grader answer again"

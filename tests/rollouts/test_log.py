@@ -53,7 +53,7 @@ def test_an_unscored_rollout_has_no_outcome(tmp_path: Path):
     rollout_log.write([*rows(), mine], tmp_path / "log.parquet")
     asked = f"SELECT count(*) FILTER (solved), count(*) FILTER (NOT solved), count(*) FROM '{tmp_path / 'log.parquet'}'"
     assert duckdb.sql(asked).fetchall() == [(3, 0, 4)]
-    assert rollout_log.restored(mine, rollout_log.rest(UNSCORED), UNSCORED.wall_s)[1].grade == UNSCORED.grade
+    assert rollout_log.restored(mine, rollout_log.turns_json(UNSCORED), UNSCORED.wall_s)[1].grade == UNSCORED.grade
 
 
 def test_a_long_log_is_written_in_pieces(tmp_path: Path):
@@ -143,8 +143,8 @@ def test_a_row_and_its_rest_are_the_trajectory_again():
         replace(UNSCORED, turns=(), stop_reason=StopReason.cancelled),
     ):
         row = rollout_log.row(one, EXAMPLE, 4, PROMPT, "train", "challenger", 1)
-        assert rollout_log.restored(row, rollout_log.rest(one, "again 2"), one.wall_s) == ("again 2", one)
-    tenth = rollout_log.restored(rows()[0], rollout_log.rest(DONE), 0.0)[1].turns[1].logprobs[0]
+        assert rollout_log.restored(row, rollout_log.turns_json(one, "again 2"), one.wall_s) == ("again 2", one)
+    tenth = rollout_log.restored(rows()[0], rollout_log.turns_json(DONE), 0.0)[1].turns[1].logprobs[0]
     assert tenth == float(np.float32(-0.1)), "what a tensor would hold"
 
 

@@ -33,7 +33,7 @@ from rft.tools.signatures import schemas
 from rft.types import Example, GradeStatus, Reading, StopReason, ToolCall, Trajectory
 from rft.wire import contract as wire
 from tests import small_policy, tiny_recipe
-from tests.scripted_policy import CALL, Said, Scripted, scripted
+from tests.scripted_policy import CALL, Scripted, ScriptedTurn, scripted
 from tests.scripted_server import scripted as serve
 
 pytestmark = pytest.mark.usefixtures("ready_server")
@@ -102,7 +102,7 @@ def test_a_budget_takes_from_what_was_earned_on_the_graders_own_scale(
 @pytest.mark.parametrize(
     ("policy", "limits", "reason"),
     [
-        (scripted(Said("cut", ended=False)), {}, StopReason.max_tokens),
+        (scripted(ScriptedTurn("cut", ended=False)), {}, StopReason.max_tokens),
         (scripted("<tool_call>\n{oops"), {}, StopReason.parse_error),
         (scripted("0000"), {}, StopReason.completed),
         (scripted(f"{CALL % ' k0001'}\n{CALL % ' k0002'}"), {"max_tool_calls": 1}, StopReason.max_tool_calls),
@@ -188,7 +188,7 @@ def test_good_calls_beside_a_broken_one_are_made_and_the_policy_hears_of_the_err
         ToolCall("call_0_0", "lookup", f'{{"key": "{key}"}}'),
         ToolCall("call_0_1", "lookup", "{oops", problem="the arguments are not JSON"),
     )
-    turn = Said("two calls", reading=Reading("", (good, bad)))
+    turn = ScriptedTurn("two calls", reading=Reading("", (good, bad)))
     told = play(ours, endpoint, scripted(turn, target))[0]
     assert (told.stop_reason, told.reward) == (StopReason.completed, 1.0)
     assert [result.is_error for result in told.turns[0].results] == [False, True]
@@ -197,8 +197,8 @@ def test_good_calls_beside_a_broken_one_are_made_and_the_policy_hears_of_the_err
 
 @pytest.mark.parametrize(("allowed", "told"), [(0, 0), (1, 1), (3, 3)])
 def test_one_unreadable_call_more_than_allowed_ends_the_rollout(ours, endpoint, allowed: int, told: int):
-    def broken(n: int) -> Said:
-        return Said(
+    def broken(n: int) -> ScriptedTurn:
+        return ScriptedTurn(
             "a call",
             reading=Reading("", (ToolCall(f"call_{n}_0", "lookup", "{oops", problem=f"call {n} is not JSON"),)),
         )
@@ -216,7 +216,7 @@ def test_one_unreadable_call_more_than_allowed_ends_the_rollout(ours, endpoint, 
 
 def test_unreadable_calls_of_one_turn_count_together(ours, endpoint):
     calls = tuple(ToolCall(f"call_0_{n}", "lookup", "{oops", problem=f"call {n} is not JSON") for n in range(3))
-    turn = Said("three calls", reading=Reading("", calls))
+    turn = ScriptedTurn("three calls", reading=Reading("", calls))
     assert play(ours, endpoint, scripted(turn, "0000"), max_unreadable_calls=3)[0].stop_reason is StopReason.completed
     assert play(ours, endpoint, scripted(turn, "0000"), max_unreadable_calls=2)[0].stop_reason is StopReason.parse_error
 
@@ -227,12 +227,12 @@ def test_a_broken_message_ends_the_rollout_however_many_unreadable_calls_are_all
 
 
 def test_a_turn_that_the_policy_spent_sampling_is_graded(ours, endpoint):
-    for done in play(ours, endpoint, scripted(Said("0000", takes_s=0.05)), turn_deadline_s=0.01):
+    for done in play(ours, endpoint, scripted(ScriptedTurn("0000", takes_s=0.05)), turn_deadline_s=0.01):
         assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
 
 
 def test_the_rollouts_deadline_spent_in_its_own_sampling_is_graded(ours, endpoint):
-    slow = scripted(Said(CALL % " k0001", takes_s=0.15), Said("0000", takes_s=30))
+    slow = scripted(ScriptedTurn(CALL % " k0001", takes_s=0.15), ScriptedTurn("0000", takes_s=30))
     for done in play(ours, endpoint, slow, deadline_s=0.25):
         assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
 
@@ -240,7 +240,10 @@ def test_the_rollouts_deadline_spent_in_its_own_sampling_is_graded(ours, endpoin
 def test_an_endless_turn_is_graded_and_what_was_said_of_it_is_kept(ours, endpoint):
     for limits in ({"turn_deadline_s": 0.1}, {"deadline_s": 0.1}):
         for done in play(
-            ours, endpoint, scripted(Said("and so on and so", takes_s=30, ids=(1, 2), logprobs=(-1.0, -2.0))), **limits
+            ours,
+            endpoint,
+            scripted(ScriptedTurn("and so on and so", takes_s=30, ids=(1, 2), logprobs=(-1.0, -2.0))),
+            **limits,
         ):
             assert (done.stop_reason, done.reward) == (StopReason.timeout, 0.0)
             assert (done.final_text, done.turns[0].token_ids, done.turns[0].logprobs) == (
@@ -264,7 +267,7 @@ def test_who_spent_at_least_half_of_the_deadline_is_to_blame(ours, tool_s: float
             ToolClient(server.endpoint, section, schemas(ours)) as client,
             EndpointGrader(ours.grader, server.endpoint, section) as grader,
         ):
-            policy = scripted(CALL % " k0001", Said("and so on", takes_s=30))
+            policy = scripted(CALL % " k0001", ScriptedTurn("and so on", takes_s=30))
             return (
                 await run_rollouts(
                     policy, client, grader, [Request(ours.examples("train", 1, 0)[0], 0)], conditions, {}
@@ -396,7 +399,7 @@ def test_the_rollouts_deadline_spent_waiting_for_a_server_is_infrastructure(ours
                 )[0]
 
     done = asyncio.run(all_of_it())
-    assert (done.stop_reason, done.reward) == (StopReason.policy_error, None)
+    assert (done.stop_reason, done.reward) == (StopReason.sampler_error, None)
     assert "rollout.deadline_s = 0.3 s passed" in done.grade.explanation
     assert done.wall_s < 5
 
@@ -430,7 +433,7 @@ def test_the_rollouts_deadline_spent_waiting_for_tools_is_infrastructure(ours):
 
 def test_a_straggler_is_cut_by_the_batchs_deadline_and_never_scored(ours, endpoint):
     policy = scripted("0000")
-    policy.choose = lambda n: ("0000",) if n else (Said("0000", takes_s=30),)
+    policy.choose = lambda n: ("0000",) if n else (ScriptedTurn("0000", takes_s=30),)
     cut, done = play(ours, endpoint, policy, group_deadline_s=0.3)
     assert (cut.stop_reason, cut.reward) == (StopReason.cancelled, None)
     assert done.stop_reason is StopReason.completed
@@ -452,7 +455,7 @@ def test_a_rollout_is_told_of_when_it_has_its_grade(ours, endpoint, blocks: bool
 
     async def all_of_it() -> list[Trajectory]:
         conditions, policy = Conditions(PROMPT, 1.0, (0,), config.Rollout()), Scripted(("0000",), blocks=blocks)
-        policy.choose = lambda n: ("0000",) if n else (Said("0000", takes_s=0.2),)
+        policy.choose = lambda n: ("0000",) if n else (ScriptedTurn("0000", takes_s=0.2),)
         ticking = asyncio.create_task(tick())
         async with (
             ToolClient(endpoint, config.Tools(), schemas(ours)) as client,
@@ -491,7 +494,9 @@ def test_a_rollout_cut_while_its_end_is_announced_keeps_its_grade_and_its_time(o
             ):
                 conditions = Conditions(PROMPT, 1.0, (0,), config.Rollout(group_deadline_s=0.4))
                 requests = [Request(row, 0) for row in ours.examples("train", 1, 0)]
-                return await run_rollouts(scripted(Said("0000", takes_s=0.1)), client, grader, requests, conditions, {})
+                return await run_rollouts(
+                    scripted(ScriptedTurn("0000", takes_s=0.1)), client, grader, requests, conditions, {}
+                )
 
     (done,) = asyncio.run(all_of_it())
     assert (done.stop_reason, done.reward) == (StopReason.completed, 1.0)
@@ -499,24 +504,24 @@ def test_a_rollout_cut_while_its_end_is_announced_keeps_its_grade_and_its_time(o
 
 
 def test_a_policy_that_fails_is_never_a_zero(ours, endpoint):
-    for done in play(ours, endpoint, scripted(Said("", fails=PolicyFailed("the server said 500")))):
-        assert (done.stop_reason, done.reward) == (StopReason.policy_error, None)
+    for done in play(ours, endpoint, scripted(ScriptedTurn("", fails=PolicyFailed("the server said 500")))):
+        assert (done.stop_reason, done.reward) == (StopReason.sampler_error, None)
         assert "500" in done.grade.explanation
 
 
 def test_a_context_that_does_not_continue_ours_is_a_fork(ours, endpoint):
-    call = Said(CALL % " k0001", ids=(3, 4), logprobs=(-1.0, -1.0), context_ids=(1, 2))
-    good = Said("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 4, 5))
+    call = ScriptedTurn(CALL % " k0001", ids=(3, 4), logprobs=(-1.0, -1.0), context_ids=(1, 2))
+    good = ScriptedTurn("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 4, 5))
     whole = play(ours, endpoint, scripted(call, good))[0]
     assert (whole.num_forks, whole.turns[1].prompt_ids) == (0, (5,))
-    fork = Said("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 7, 5))
+    fork = ScriptedTurn("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 7, 5))
     assert play(ours, endpoint, scripted(call, fork))[0].num_forks == 1
 
 
 def test_reasoning_is_kept_and_not_graded(ours, endpoint):
     target = ours.examples("train", 1, 0)[0].target
-    said = Said(f"<think>hm</think>{target}", reading=Reading(target, reasoning="hm"))
-    done = play(ours, endpoint, scripted(said))[0]
+    turn = ScriptedTurn(f"<think>hm</think>{target}", reading=Reading(target, reasoning="hm"))
+    done = play(ours, endpoint, scripted(turn))[0]
     assert done.reward == 1.0
     assert messages_of(done, ours.examples("train", 1, 0)[0], PROMPT)[-1] == {
         "role": "assistant",
@@ -530,9 +535,9 @@ SUBMIT = config.Traits(terminal=True)
 ANSWER = '{"key": "k0001"}'
 
 
-def lookups(*keys: str, number: int = 0) -> Said:
+def lookups(*keys: str, number: int = 0) -> ScriptedTurn:
     calls = tuple(ToolCall(f"call_{number}_{n}", "lookup", json.dumps({"key": key})) for n, key in enumerate(keys))
-    return Said("<calls>", reading=Reading("I am done.", calls))
+    return ScriptedTurn("<calls>", reading=Reading("I am done.", calls))
 
 
 async def _tool(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -547,7 +552,7 @@ async def _tool(request: web.Request, body: dict[str, Any]) -> web.StreamRespons
 
 
 def submit(
-    ours, *turns: str | Said, section: Callable[[str], dict[str, Any]] | None = None, **limits: Any
+    ours, *turns: str | ScriptedTurn, section: Callable[[str], dict[str, Any]] | None = None, **limits: Any
 ) -> tuple[Trajectory, list[dict[str, Any]], Example]:
     """With the tool lookup as a terminal one: the rollout, what the grader was sent, and the
     example."""
@@ -596,7 +601,7 @@ def test_without_the_trait_the_rollout_goes_on(ours):
 
 
 def test_what_a_terminal_tool_refuses_goes_to_the_policy(ours):
-    wrong = Said("<calls>", reading=Reading("", (ToolCall("call_0_0", "lookup", '{"kee": 1}'),)))
+    wrong = ScriptedTurn("<calls>", reading=Reading("", (ToolCall("call_0_0", "lookup", '{"kee": 1}'),)))
     done, (graded,), _ = submit(ours, wrong, lookups("bad", number=1), lookups("k0001", number=2))
     assert [turn.results[0].is_error for turn in done.turns] == [True, True, False]
     assert done.turns[1].results[0].output == "bad: no such key"
@@ -604,7 +609,7 @@ def test_what_a_terminal_tool_refuses_goes_to_the_policy(ours):
 
 
 @pytest.mark.parametrize("turn", [lookups("ill"), lookups("ill", "k0001"), lookups("bad", "ill")])
-def test_a_terminal_tool_that_fails_leaves_the_rollout_unscored(ours, turn: Said):
+def test_a_terminal_tool_that_fails_leaves_the_rollout_unscored(ours, turn: ScriptedTurn):
     done, graded, _ = submit(ours, turn)
     assert (done.stop_reason, done.reward, graded) == (StopReason.tool_error, None, [])
     assert done.grade.explanation.startswith("the terminal tool lookup failed: HTTP 500")
@@ -654,5 +659,5 @@ def test_a_stored_rollout_gives_a_grader_the_terminal_answer_again(ours):
     for message in graded["sample"]["trajectory"]:
         message |= {"latency_s": None} if message["role"] == "tool" else {}  # wall times are in no log
     assert wire.sample(replay.turns(row), StopReason(row.stop_reason)) == graded["sample"]
-    _, restored = rollout_log.restored(row, rollout_log.rest(done), done.wall_s)
+    _, restored = rollout_log.restored(row, rollout_log.turns_json(done), done.wall_s)
     assert restored == done

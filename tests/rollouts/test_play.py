@@ -21,14 +21,14 @@ from rft.recipe import load
 from rft.reports import PromptSettings
 from rft.rollouts.play import Table
 from rft.rollouts.policy import PolicyFailed
-from rft.rollouts.runner import workbench
+from rft.rollouts.runner import rollout_runner
 from rft.types import Example, Opening
 from tasks.ledger import book
 from tasks.promotion import agents
 from tasks.runs import records
 from tasks.runs.clone import Clone
 from tests import families, scripted_policy, tiny_recipe
-from tests.scripted_policy import CALL, Said
+from tests.scripted_policy import CALL, ScriptedTurn
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def test_a_conversation_shows_the_tools_at_work_and_leaves_nothing(
     before = left(here)
     monkeypatch.setattr(sys, "stdin", io.StringIO("value of k0012\n\nvalue of k0017\n/quit\nvalue of k0003\n"))
     assert cli.main(["play", name_of(here), "--temperature", "0", "--show-tools"]) == 0
-    said = capsys.readouterr().out
-    assert f"run {name_of(here)} (it waits for approval), prompt 'seed', temperature 0" in said
-    assert "  lookup(key, spaces)  The value of a key." in said
-    assert said.count("  → lookup(key=") >= 1
-    assert said.count("  → ") == said.count("  ← ") <= 4
-    assert "k0003" not in said, "nothing is heard behind /quit"
+    output = capsys.readouterr().out
+    assert f"run {name_of(here)} (it waits for approval), prompt 'seed', temperature 0" in output
+    assert "  lookup(key, spaces)  The value of a key." in output
+    assert output.count("  → lookup(key=") >= 1
+    assert output.count("  → ") == output.count("  ← ") <= 4
+    assert "k0003" not in output, "nothing is heard behind /quit"
     assert left(here) == before
 
 
@@ -92,8 +92,8 @@ def test_champion_version_and_run_are_who_they_say(
     number = book.read(clone).state.champion("tiny")
     assert f"tiny champion {number} (champion; approved by ada" in capsys.readouterr().out
     for which in ("champion", str(number), name_of(clone)):
-        assert agents.find(clone, which).words == f"tiny champion {number}"
-    assert agents.find(clone, "previous").words == "tiny the beginning"
+        assert agents.find(clone, which).description == f"tiny champion {number}"
+    assert agents.find(clone, "previous").description == "tiny the beginning"
 
 
 @pytest.mark.slow
@@ -106,14 +106,14 @@ def test_an_example_comes_with_its_grade_and_never_from_test(
     }
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert cli.main(["play", name_of(here), "--example", ids["validation"], "--temperature", "0"]) == 0
-    said = capsys.readouterr().out
-    assert f"user> value of k{ids['validation'][2:]}" in said
-    assert "grade> " in said
-    assert "expected " in said or "exact" in said
+    output = capsys.readouterr().out
+    assert f"user> value of k{ids['validation'][2:]}" in output
+    assert "grade> " in output
+    assert "expected " in output or "exact" in output
     for split, why in (("test", "a look at the frozen test set"), ("train", "says nothing about the agent")):
         assert cli.main(["play", name_of(here), "--example", ids[split]]) == 2
-        assert f"--example {ids[split]} is a {split} example" in (said := capsys.readouterr().err)
-        assert why in said
+        assert f"--example {ids[split]} is a {split} example" in (output := capsys.readouterr().err)
+        assert why in output
     assert cli.main(["play", "--example", "n-x"]) == 2
     assert "there is no such example. Name one of validation, such as n-" in capsys.readouterr().err
 
@@ -129,7 +129,7 @@ def splits(clone: Clone) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--temperature", "-1"], "--temperature -1: write 0 (greedy) or a larger number"),
         (["--temperature", "nan"], "--temperature nan"),
@@ -142,12 +142,12 @@ def splits(clone: Clone) -> Iterator[str]:
     ],
 )
 def test_wrong_input_is_one_message(
-    here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    here: Clone, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["play", *(one.replace("{run}", name_of(here)) for one in arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
-    assert words in captured.err
+    assert message in captured.err
 
 
 # -- turn after turn -------------------------------------------------------------------------------
@@ -158,17 +158,21 @@ class Listening(scripted_policy.Scripted):
     openings: list[Opening] = field(default_factory=list)
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> Any:
         self.openings += openings
-        return super().open(openings, seeds, temperature, max_tokens)
+        return super().open(openings, seeds, temperature, max_context_tokens)
 
 
 def table(tmp_path: Path, policy: Listening, stack: list[Any], **sections: Any) -> Table:
     params = tiny_recipe.params(tiny_recipe.make(tmp_path), **sections)
-    bench = workbench(params, load(params.recipe))
-    stack.append(bench)
-    return Table(bench.__enter__(), policy, PromptSettings(name="p", system="Be brief."), 1.0, 0)
+    runner = rollout_runner(params, load(params.recipe))
+    stack.append(runner)
+    return Table(runner.__enter__(), policy, PromptSettings(name="p", system="Be brief."), 1.0, 0)
 
 
 @pytest.fixture
@@ -182,9 +186,9 @@ def stack() -> Iterator[list[Any]]:
 def test_the_conversation_goes_on_with_all_that_was_said(tmp_path: Path, stack: list[Any]) -> None:
     policy = Listening((CALL % "{key}", "it is known"))
     talk = table(tmp_path, policy, stack)
-    first, second = talk.say("value of k0001"), talk.say("and k0002")
+    first, second = talk.send("value of k0001"), talk.send("and k0002")
     assert [one.trajectory.final_text for one in (first, second)] == ["it is known", "it is known"]
-    assert [result.output for turn in second.trajectory.turns for result in turn.results] == [policy.heard[1][0]]
+    assert [result.output for turn in second.trajectory.turns for result in turn.results] == [policy.results[1][0]]
     assert [message["role"] for message in policy.openings[1].messages] == [
         "system",
         "user",
@@ -195,7 +199,7 @@ def test_the_conversation_goes_on_with_all_that_was_said(tmp_path: Path, stack: 
     ]
     call, result = policy.openings[1].messages[2]["tool_calls"][0], policy.openings[1].messages[3]
     assert json.loads(call["function"]["arguments"]) == {"key": "k0001"}
-    assert (result["tool_call_id"], result["content"]) == (call["id"], policy.heard[0][0])
+    assert (result["tool_call_id"], result["content"]) == (call["id"], policy.results[0][0])
     assert call["id"] not in [one.call_id for turn in second.trajectory.turns for one in turn.calls], (
         "no id is used twice"
     )
@@ -204,24 +208,24 @@ def test_the_conversation_goes_on_with_all_that_was_said(tmp_path: Path, stack: 
 
 def test_an_exchange_without_an_answer_is_not_part_of_what_follows(tmp_path: Path, stack: list[Any]) -> None:
     """Cut, unreadable, or lost to an outage: the messages before it stand."""
-    said = {
+    turns = {
         0: ("yes",),
-        1: (Said("and so on", ended=False),),
+        1: (ScriptedTurn("and so on", ended=False),),
         2: ("<tool_call>oops",),
-        3: (Said("", fails=PolicyFailed("it is gone")),),
+        3: (ScriptedTurn("", fails=PolicyFailed("it is gone")),),
         4: ("no",),
     }
-    policy = Listening((), choose=said.__getitem__)
+    policy = Listening((), choose=turns.__getitem__)
     talk = table(tmp_path, policy, stack)
-    assert talk.say("one").is_kept
+    assert talk.send("one").is_kept
     kept = list(talk.messages)
     for stop in ("max_tokens", "parse_error"):
-        lost = talk.say("two")
+        lost = talk.send("two")
         assert (lost.is_kept, lost.trajectory.stop_reason, talk.messages) == (False, stop, kept)
-    with pytest.raises(InfrastructureError, match="policy_error: it is gone"):
-        talk.say("three")
+    with pytest.raises(InfrastructureError, match="sampler_error: it is gone"):
+        talk.send("three")
     assert talk.messages == kept
-    talk.say("four")
+    talk.send("four")
     assert [message["content"] for message in policy.openings[-1].messages] == ["Be brief.", "one", "yes", "four"]
 
 
@@ -232,7 +236,7 @@ def test_an_example_is_graded_and_a_question_is_not(tmp_path: Path, stack: list[
     talk = table(tmp_path, policy, stack)
     graded = talk.begin(Example("n-1", ({"role": "user", "content": "value of k0001"},), "0000"))
     assert (graded.is_graded, graded.trajectory.grade.score) == (True, 1.0)
-    asked = talk.say("sure?")
+    asked = talk.send("sure?")
     assert (asked.is_graded, asked.trajectory.grade.score) == (False, None)
 
 
@@ -241,7 +245,7 @@ def test_an_example_is_graded_and_a_question_is_not(tmp_path: Path, stack: list[
 def test_every_familys_template_takes_what_was_said(tmp_path: Path, stack: list[Any], name: str) -> None:
     """Calls, results under ids of their own, an answer, and a next question."""
     talk = table(tmp_path, Listening((CALL % "{key}", "it is known")), stack)
-    talk.say("value of k0001")
+    talk.send("value of k0001")
     tools = [
         {
             "type": "function",

@@ -25,7 +25,7 @@ from rft.types import Example, GradeStatus, Scored, StopReason, Trajectory, Turn
 from rft.wire.client import ToolEndpoint
 from tests import tiny_recipe
 from tests.rollouts.test_loop import PROMPT
-from tests.scripted_policy import CALL, Said, Scripted, scripted
+from tests.scripted_policy import CALL, Scripted, ScriptedTurn, scripted
 from tests.scripted_server import scripted as serve
 
 
@@ -49,7 +49,7 @@ def play(
 ) -> Any:
     """Eight rollouts against a server that answers 500 to a tool call when `down(body, number of
     the request)`. Returns Played and what was said."""
-    said: list[str] = []
+    lines: list[str] = []
     count = 0
 
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -77,23 +77,23 @@ def play(
                 )
 
             example = ours.examples("train", 1, 0)[0]
-            return await recovery.play(once, [Request(example, sample) for sample in range(n)], rollout, said.append)
+            return await recovery.play(once, [Request(example, sample) for sample in range(n)], rollout, lines.append)
 
-    return asyncio.run(all_of_it()), said
+    return asyncio.run(all_of_it()), lines
 
 
 def test_without_trouble_nothing_is_set_aside(ours):
-    played, said = play(ours, lambda body, count: False)
-    assert (len(played.trajectories), played.superseded, said) == (8, [], [])
+    played, lines = play(ours, lambda body, count: False)
+    assert (len(played.trajectories), played.superseded, lines) == (8, [], [])
     assert all(one.reward == 1.0 for one in played.trajectories)
 
 
 def test_few_failures_are_refilled_from_streams_of_their_own(ours):
-    played, said = play(ours, lambda body, count: count == 3, max_unscored_share=0.2)
+    played, lines = play(ours, lambda body, count: count == 3, max_unscored_share=0.2)
     assert [one.reward for one in played.trajectories] == [1.0] * 8
     assert sorted(one.attempt for one in played.trajectories) == [0] * 7 + [1]
     assert [(one.trajectory.reward, one.why) for one in played.superseded] == [(None, "replaced: infra_error")]
-    assert said == []
+    assert lines == []
 
 
 def test_the_refill_has_a_budget(ours):
@@ -110,7 +110,7 @@ def test_the_refill_has_a_budget(ours):
 
 def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ours):
     undisturbed, _ = play(ours, lambda body, count: False)
-    played, said = play(ours, lambda body, count: count <= 8 + 8)  # the batch and the first canaries fail
+    played, lines = play(ours, lambda body, count: count <= 8 + 8)  # the batch and the first canaries fail
     assert [one.reward for one in played.trajectories] == [1.0] * 8
     assert [one.attempt for one in played.trajectories] == [0] * 8
     texts = [[turn.text for turn in one.turns] for one in undisturbed.trajectories]
@@ -121,17 +121,17 @@ def test_an_outage_pauses_and_the_whole_batch_is_redone_from_the_same_streams(ou
         len({one.trajectory.rollout_id for one in played.superseded} | {one.rollout_id for one in played.trajectories})
         == 32
     )
-    assert said[0].startswith("paused: 8 of 8 rollouts have no score")
-    assert said[0].endswith(
+    assert lines[0].startswith("paused: 8 of 8 rollouts have no score")
+    assert lines[0].endswith(
         "Trying again in 0 s, for 10 min more (rollout.pause_s); nothing is trained meanwhile. Ctrl-C loses nothing: "
         "the same command goes on."
     )
-    assert "Is it running" not in said[0], "it answers"
-    assert said[-1] == "goes on: tools and grader answer again"
+    assert "Is it running" not in lines[0], "it answers"
+    assert lines[-1] == "goes on: tools and grader answer again"
 
 
 def test_where_nothing_listens_it_is_asked_whether_it_runs(ours):
-    said: list[str] = []
+    lines: list[str] = []
 
     async def all_of_it() -> None:
         section, rollout = config.Tools(retries=0), config.Rollout(pause_s=0.05)
@@ -145,11 +145,11 @@ def test_where_nothing_listens_it_is_asked_whether_it_runs(ours):
                 conditions = Conditions(PROMPT, 1.0, (0,), rollout, word)
                 return await run_rollouts(scripted(CALL % " k0001", "0000"), client, grader, requests, conditions, {})
 
-            await recovery.play(once, [Request(ours.examples("train", 1, 0)[0], 0)], rollout, said.append)
+            await recovery.play(once, [Request(ours.examples("train", 1, 0)[0], 0)], rollout, lines.append)
 
     with pytest.raises(TooManyUnscored):
         asyncio.run(all_of_it())
-    assert "Is it running, at that address? Trying again in " in said[0]
+    assert "Is it running, at that address? Trying again in " in lines[0]
 
 
 def test_an_outage_that_outlasts_the_pause_ends_the_stage(ours):
@@ -168,8 +168,8 @@ def test_a_wrong_address_is_an_outage_and_the_alarm_sees_it(ours, status: int):
 
 
 def test_a_policy_server_that_forks_ends_the_stage(ours):
-    call = Said(CALL % " k0001", ids=(3, 4), logprobs=(-1.0, -1.0), context_ids=(1, 2))
-    fork = Said("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 7, 5))
+    call = ScriptedTurn(CALL % " k0001", ids=(3, 4), logprobs=(-1.0, -1.0), context_ids=(1, 2))
+    fork = ScriptedTurn("0000", ids=(9,), logprobs=(-1.0,), context_ids=(1, 2, 3, 7, 5))
     with pytest.raises(InfrastructureError, match=r"max_fork_share"):
         play(ours, lambda body, count: False, policy=scripted(call, fork))
 
@@ -185,7 +185,7 @@ class Worlds:
 
     def __init__(self, fails: Callable[[Request, str], bool], forks: Callable[[str], bool] = lambda word: False):
         self.made: list[Resumed] = []
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.left = 10**6
         self._fails, self._forks = fails, forks
 
@@ -211,7 +211,7 @@ class Worlds:
         for number, self.left in enumerate([*lives, 10**6]):
             try:
                 return asyncio.run(
-                    recovery.play(self.once, requests, config.Rollout(**limits), self.said.append, list(self.made))
+                    recovery.play(self.once, requests, config.Rollout(**limits), self.lines.append, list(self.made))
                 )
             except Killed:
                 assert number < len(lives)
@@ -265,12 +265,12 @@ def test_what_ended_the_stage_does_not_end_it_for_ever():
     with pytest.raises(TooManyUnscored):
         worlds.play([], pause_s=0.05)
     tries, mended = (len(worlds.made) - 10) // 8, True
-    worlds.said.clear()
+    worlds.lines.clear()
     played = worlds.play([], pause_s=5.0)
     assert tries > 1
     assert names(played.trajectories) == [f"again {tries + 1} {n} 0" for n in range(10)]
     assert [one.why for one in played.superseded].count("set aside by a pause") == 10
-    assert len(worlds.said) == 2, "one pause, and the word that it goes on: what failed then is not waited for again"
+    assert len(worlds.lines) == 2, "one pause, and the word that it goes on: what failed then is not waited for again"
     worlds = Worlds(lambda one, word: False, forks=lambda word: word == "")
     with pytest.raises(InfrastructureError, match="max_fork_share"):
         worlds.play([])

@@ -51,7 +51,7 @@ def row(
     return rollout_log.row(done, example, 0, PROMPT, "baseline", "champion", split="validation")
 
 
-UNSCORED = Unscored(GradeStatus.parse_error, "was down")
+UNSCORED = Unscored(GradeStatus.grader_bad_reply, "was down")
 LOG = [
     row(1),
     row(2),
@@ -71,9 +71,11 @@ def server(answer: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(body)
-            said = answer(body)
+            answered = answer(body)
             status, content = (
-                (said, b"{}") if isinstance(said, int) and said >= 400 else (200, json.dumps(said).encode())
+                (answered, b"{}")
+                if isinstance(answered, int) and answered >= 400
+                else (200, json.dumps(answered).encode())
             )
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
@@ -253,7 +255,7 @@ def test_a_grade_that_looks_at_state_cannot_be_given_again(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("content", "error", "words"),
+    ("content", "error", "message"),
     [
         (None, UserError, "grader.json: cannot be read"),
         ("{", UserError, "grader.json: is not JSON"),
@@ -263,9 +265,9 @@ def test_a_grade_that_looks_at_state_cannot_be_given_again(tmp_path: Path):
         ('{"type": "no_such_kind", "name": "x", "url": "http://h/g"}', ConfigError, "grader.json: 'type"),
     ],
 )
-def test_a_wrong_grader_file_is_said(tmp_path: Path, content: str | None, error: type[Exception], words: str):
+def test_a_wrong_grader_file_is_said(tmp_path: Path, content: str | None, error: type[Exception], message: str):
     path = tmp_path / "grader.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(error, match=words.replace("(", r"\(")):
+    with pytest.raises(error, match=message.replace("(", r"\(")):
         replay.load_grader(path)

@@ -24,7 +24,7 @@ changed and why. If it is not, fix the code.
     15  A deadline spent waiting for a tool leaves the rollout unscored. The call is on record.
     16  A straggler is cancelled at its batch's deadline and left unscored.
     17  A grader that fails after its retries leaves the rollout unscored: infra_error.
-    18  A verdict that cannot be read leaves the rollout unscored: parse_error. It is no zero.
+    18  A verdict that cannot be read leaves the rollout unscored: grader_bad_reply. It is no zero.
     19  A grader's hack verdict has the lowest score, whatever score came with it.
     20  A response_format is stated in the prompt. The grader gets the answer as text, and parsed.
     21  A terminal tool's call ends the rollout once it is taken. Its arguments are the answer.
@@ -71,7 +71,7 @@ from rft.tools.client import ToolClient
 from rft.tools.signatures import schemas
 from rft.types import Example, Trajectory
 from tests import small_policy, tiny_recipe
-from tests.scripted_policy import CALL, Said, scripted
+from tests.scripted_policy import CALL, ScriptedTurn, scripted
 from tests.scripted_server import Scripted
 from tests.scripted_server import scripted as serve
 
@@ -117,14 +117,14 @@ class Behavior:
     """Another one than the scripted network."""
 
 
-def look(*keys: str) -> str:
+def lookup(*keys: str) -> str:
     return "\n".join(CALL % key for key in keys)
 
 
 def forked() -> Policy:
     """A server's policy, which in its second turn samples from something else than we told it."""
-    call = Said(look("k0001"), ids=(3, 4), logprobs=(-1.0, -2.0), context_ids=(1, 2))
-    return scripted(call, Said(VALUE, ids=(9,), logprobs=(-3.0,), context_ids=(1, 2, 3, 7, 5)))
+    call = ScriptedTurn(lookup("k0001"), ids=(3, 4), logprobs=(-1.0, -2.0), context_ids=(1, 2))
+    return scripted(call, ScriptedTurn(VALUE, ids=(9,), logprobs=(-3.0,), context_ids=(1, 2, 3, 7, 5)))
 
 
 def _exact(sample: Mapping[str, Any]) -> tuple[int, Any]:
@@ -134,21 +134,21 @@ def _exact(sample: Mapping[str, Any]) -> tuple[int, Any]:
 
 BEHAVIORS = [
     Behavior([VALUE]),
-    Behavior([look("slow-0.1", "k0002"), VALUE]),
-    Behavior([look("refused"), VALUE]),
-    Behavior([look("fails-once"), VALUE]),
-    Behavior([look("k0001", "fails"), VALUE]),
-    Behavior([f"{UNREADABLE}\n{look('k0001')}", VALUE]),
+    Behavior([lookup("slow-0.1", "k0002"), VALUE]),
+    Behavior([lookup("refused"), VALUE]),
+    Behavior([lookup("fails-once"), VALUE]),
+    Behavior([lookup("k0001", "fails"), VALUE]),
+    Behavior([f"{UNREADABLE}\n{lookup('k0001')}", VALUE]),
     Behavior([UNREADABLE, UNREADABLE, VALUE], {"max_unreadable_calls": 1}),
     Behavior(["<tool_call>\n{oops", VALUE]),
-    Behavior([look("k0001", "k0002"), look("k0003"), VALUE], {"max_tool_calls": 2}),
-    Behavior([look("k0001"), look("k0002"), VALUE], {"max_turns": 2}),
+    Behavior([lookup("k0001", "k0002"), lookup("k0003"), VALUE], {"max_tool_calls": 2}),
+    Behavior([lookup("k0001"), lookup("k0002"), VALUE], {"max_turns": 2}),
     Behavior([Turn(VALUE * 9, ends=False)], {"max_turn_tokens": 6}),
-    Behavior([look("long"), VALUE]),
+    Behavior([lookup("long"), VALUE]),
     Behavior([Turn(VALUE * 9, slow_from=3)], {"turn_deadline_s": SLOW_S / 2}),
-    Behavior([look("k0001"), Turn("", fails="the server said 500")]),
-    Behavior([look("k0001", f"slow-{HANGS_S}"), VALUE], {"deadline_s": SLOW_S}),
-    Behavior([look(f"slow-{HANGS_S}"), VALUE], {"group_deadline_s": SLOW_S}),
+    Behavior([lookup("k0001"), Turn("", fails="the server said 500")]),
+    Behavior([lookup("k0001", f"slow-{HANGS_S}"), VALUE], {"deadline_s": SLOW_S}),
+    Behavior([lookup(f"slow-{HANGS_S}"), VALUE], {"group_deadline_s": SLOW_S}),
     Behavior([VALUE], grades=lambda sample: (503, {"error": "down"})),
     Behavior([VALUE], grades=lambda sample: (200, {"score": "good"})),
     Behavior([VALUE], grades=lambda sample: (200, {"score": 1.0, "hack": "it read the answer's file"})),
@@ -161,14 +161,14 @@ BEHAVIORS = [
         ),
     ),
     Behavior(
-        [look("refused"), f"I am done.\n{look('k0001', 'k0002')}", "never said"],
+        [lookup("refused"), f"I am done.\n{lookup('k0001', 'k0002')}", "never said"],
         tools={"traits": {"lookup": {"terminal": True}}},
     ),
     Behavior([f"<think>\nk0001, so\n</think>\n\n{VALUE}"]),
-    Behavior([look("k0001"), look("k0001"), VALUE], prompt={"block_repeated_calls": True}),
-    Behavior([look("k0001"), VALUE], prompt={"tool_defaults": {"lookup": {"spaces": 3}}}),
-    Behavior([look("k0001", "k0002"), look("k0003"), VALUE], {"budget": {"tool_calls": 2, "weight": 0.5}}),
-    Behavior([look("k0001", "k0002"), look("k0003"), "0000"], {"budget": {"tool_calls": 2, "weight": 0.5}}),
+    Behavior([lookup("k0001"), lookup("k0001"), VALUE], prompt={"block_repeated_calls": True}),
+    Behavior([lookup("k0001"), VALUE], prompt={"tool_defaults": {"lookup": {"spaces": 3}}}),
+    Behavior([lookup("k0001", "k0002"), lookup("k0003"), VALUE], {"budget": {"tool_calls": 2, "weight": 0.5}}),
+    Behavior([lookup("k0001", "k0002"), lookup("k0003"), "0000"], {"budget": {"tool_calls": 2, "weight": 0.5}}),
     Behavior([], policy=forked),
 ]
 
@@ -259,8 +259,8 @@ def asked(there: Scripted) -> list[str]:
     for path, body in zip(there.paths, there.bodies, strict=True):
         if path == "/grade":
             sample = body["sample"]
-            heard = f"{sample['stop_reason']}, {sample['num_tool_calls']} calls"
-            found.append(("grade", f"grade {heard}: {sample['output_text']}"))
+            seen = f"{sample['stop_reason']}, {sample['num_tool_calls']} calls"
+            found.append(("grade", f"grade {seen}: {sample['output_text']}"))
         else:
             found.append((body["call_id"], f"{body['call_id']} {body['name']} {body['arguments']}"))
     return [text for _, text in sorted(found, key=lambda one: one[0])]

@@ -21,13 +21,13 @@ from rft.errors import ConfigError, UserError
 from rft.reports import Champion
 from rft.rollouts import serving
 from rft.rollouts.log import LogRow
-from rft.rollouts.runner import Plan, Workbench, workbench
+from rft.rollouts.runner import Plan, RolloutRunner, rollout_runner
 from rft.rollouts.store import RolloutStore
 from rft.types import Example
 from tests import tiny_recipe
 from tests.ladder import inside
 from tests.rollouts.test_loop import PROMPT
-from tests.scripted_policy import CALL, Said, Scripted
+from tests.scripted_policy import CALL, Scripted, ScriptedTurn
 
 pytestmark = pytest.mark.usefixtures("ready_server")
 
@@ -59,35 +59,37 @@ def write(folder: Path, verify: str = "") -> Path:
 
 
 @contextmanager
-def opened(made: Path) -> Iterator[Workbench]:
+def opened(made: Path) -> Iterator[RolloutRunner]:
     params = tiny_recipe.params(made, rollout={"batch": 7, "max_turns": 4})
-    with workbench(params, recipe.load(params.recipe)) as bench:
-        yield bench
+    with rollout_runner(params, recipe.load(params.recipe)) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutRunner]:
     with opened(write(tmp_path_factory.mktemp("recipe"), PERFECT)) as one:
         yield one
 
 
-def play(bench: Workbench, folder: Path, says: Callable[[int], Sequence[str | Said]], rows: Sequence[Example]) -> Rows:
+def play(
+    runner: RolloutRunner, folder: Path, says: Callable[[int], Sequence[str | ScriptedTurn]], rows: Sequence[Example]
+) -> Rows:
     """Three real rollouts of each row; the `n`-th says `says(n)`."""
     plan = Plan("challenger", "challenger", PROMPT, 1.0, 3, 0, "test")
     with RolloutStore(folder) as store:
         policy = Scripted(("",), choose=lambda n: tuple(says(n)))
-        return bench.played(policy, rows, plan, store, lambda done, message: None)[0]
+        return runner.played(policy, rows, plan, store, lambda done, message: None)[0]
 
 
-def served(bench: Workbench, rows: Rows, serve: config.Serve) -> Rows:
-    return serving.answers(rows, [0.0] * len(rows), serve, bench.recipe).rows
+def served(runner: RolloutRunner, rows: Rows, serve: config.Serve) -> Rows:
+    return serving.answers(rows, [0.0] * len(rows), serve, runner.recipe).rows
 
 
 def samples(rows: Rows) -> list[int]:
     return [row.sample for row in rows]
 
 
-def say(*each: Any) -> Callable[[int], tuple[Any, ...]]:
+def scripted_turns(*each: Any) -> Callable[[int], tuple[Any, ...]]:
     return lambda n: (each[n],)
 
 
@@ -108,59 +110,59 @@ def test_the_most_frequent_wins_in_any_order(votes: list[bytes | None], seed: in
     assert chosen == min(n for n, vote in enumerate(shuffled) if vote in most), "of equals, the first sampled"
 
 
-def test_answers_are_compared_without_the_whitespace_around_them(bench: Workbench, tmp_path: Path):
-    rows = bench.recipe.examples("test", 3, 0)
+def test_answers_are_compared_without_the_whitespace_around_them(runner: RolloutRunner, tmp_path: Path):
+    rows = runner.recipe.examples("test", 3, 0)
     texts = ["one", "two", " two\n", "same", "other", "third", "", "", "words"]
-    found = served(bench, played := play(bench, tmp_path, say(*texts), rows), TEXT)
+    found = served(runner, played := play(runner, tmp_path, scripted_turns(*texts), rows), TEXT)
     assert samples(found) == [1, 0, 2], "the majority; of equals the first; an empty text has no vote"
     assert [row.example_id for row in found] == [row.id for row in rows]
-    assert served(bench, played, config.Serve()) == played, "single: every rollout is an answer"
+    assert served(runner, played, config.Serve()) == played, "single: every rollout is an answer"
 
 
-def test_json_is_compared_whatever_the_order_of_its_keys(bench: Workbench, tmp_path: Path):
-    rows = bench.recipe.examples("test", 4, 0)
+def test_json_is_compared_whatever_the_order_of_its_keys(runner: RolloutRunner, tmp_path: Path):
+    rows = runner.recipe.examples("test", 4, 0)
     texts = ['{"a": 2, "b": 1}', '{"a": 1, "b": 2}', '{"b":2,"a":1.0}']
     texts += ["no", "no", "3", "null", "no", "", "9007199254740993", "9007199254740993", "7"]
-    assert samples(served(bench, play(bench, tmp_path, say(*texts), rows), JSON)) == [1, 2, 0, 2]
+    assert samples(served(runner, play(runner, tmp_path, scripted_turns(*texts), rows), JSON)) == [1, 2, 0, 2]
 
 
 @pytest.mark.parametrize("serve", [TEXT, BEST])
-def test_an_answer_that_lost_a_rollout_is_unscored(bench: Workbench, tmp_path: Path, serve: config.Serve):
+def test_an_answer_that_lost_a_rollout_is_unscored(runner: RolloutRunner, tmp_path: Path, serve: config.Serve):
     """Else an outage would make an arm's majorities smaller, and nobody would see it."""
-    rows = bench.recipe.examples("test", 2, 0)
+    rows = runner.recipe.examples("test", 2, 0)
     lost = {"stop_reason": "tool_error", "reward": None, "score": None, "solved": None, "status": "infra_error"}
-    played = play(bench, tmp_path, say("x", "x", "y", "x", "y", "y"), rows)
+    played = play(runner, tmp_path, scripted_turns("x", "x", "y", "x", "y", "y"), rows)
     cut = [replace(row, **lost) if n == 2 else row for n, row in enumerate(played)]
-    found = serving.answers(cut, [0.0] * 6, serve, bench.recipe)
+    found = serving.answers(cut, [0.0] * 6, serve, runner.recipe)
     assert [(row.sample, row.reward) for row in found.rows] == [(2, None), (1 if serve is TEXT else 0, 0.0)]
     assert list(found.not_served.values()) == [serving.LOST] * 2 + [serving.NOT_SERVED] * 2
 
 
 @given(st.permutations(range(3)), st.sampled_from([TEXT, BEST]))
-def test_grades_have_no_say(bench: Workbench, order: list[int], serve: config.Serve):
-    rows = GRADED.setdefault(0, _graded(bench))
+def test_grades_have_no_say(runner: RolloutRunner, order: list[int], serve: config.Serve):
+    rows = GRADED.setdefault(0, _graded(runner))
     others = [replace(row, reward=float(n), score=float(n)) for n, row in zip(order, rows, strict=True)]
-    assert samples(served(bench, others, serve)) == samples(served(bench, rows, serve))
+    assert samples(served(runner, others, serve)) == samples(served(runner, rows, serve))
 
 
 GRADED: dict[int, Rows] = {}
 
 
-def _graded(bench: Workbench) -> Rows:
+def _graded(runner: RolloutRunner) -> Rows:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        return play(bench, Path(folder), say("1", "2", "2"), bench.recipe.examples("test", 1, 0))
+        return play(runner, Path(folder), scripted_turns("1", "2", "2"), runner.recipe.examples("test", 1, 0))
 
 
 # -- best of n -------------------------------------------------------------------------------------
-def test_with_a_perfect_verify_the_best_is_the_maximum(bench: Workbench, tmp_path: Path):
-    rows = bench.recipe.examples("test", 12, 0)
+def test_with_a_perfect_verify_the_best_is_the_maximum(runner: RolloutRunner, tmp_path: Path):
+    rows = runner.recipe.examples("test", 12, 0)
     luck = random.Random(0)
     texts = [row.target if luck.random() < 0.3 else "0000" for row in rows for _ in range(3)]
-    played = play(bench, tmp_path, say(*texts), rows)
+    played = play(runner, tmp_path, scripted_turns(*texts), rows)
     best = [max(row.reward or 0.0 for row in group) for group in zip(*[iter(played)] * 3, strict=True)]
-    assert [row.reward for row in served(bench, played, BEST)] == best
+    assert [row.reward for row in served(runner, played, BEST)] == best
     assert 0 < sum(best) < len(best)
     assert sum(best) / 12 > sum(row.reward or 0.0 for row in played) / 36
 
@@ -171,10 +173,10 @@ def test_verify_is_given_copies_and_no_target(tmp_path: Path):
     secret = "the-expected-answer-4711"
     told = {"role": "user", "content": "value of k0001", "target": secret, "metadata": {"expected": secret}}
     row = Example("e-1", (told,), [secret], {"note": secret})
-    with opened(made := write(tmp_path, NOSY)) as bench:
-        played = play(bench, tmp_path / "store", lambda n: (CALL % "{key}", "0000"), [row])
+    with opened(made := write(tmp_path, NOSY)) as runner:
+        played = play(runner, tmp_path / "store", lambda n: (CALL % "{key}", "0000"), [row])
         kept = [each.messages for each in played]
-        assert samples(served(bench, played, BEST)) == [0]
+        assert samples(served(runner, played, BEST)) == [0]
     seen = (made / "seen.jsonl").read_text()
     assert len(seen.splitlines()) == 3
     assert secret not in seen
@@ -188,7 +190,7 @@ def test_verify_is_given_copies_and_no_target(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("raise KeyError('codes')", "KeyError: 'codes'"),
         ("return float('nan')", "returned nan, expected a finite number"),
@@ -197,36 +199,36 @@ def test_verify_is_given_copies_and_no_target(tmp_path: Path):
         ("return '1.0'", "returned '1.0'"),
     ],
 )
-def test_a_verify_that_fails_is_an_error_and_no_zero(tmp_path: Path, body: str, words: str):
-    with opened(write(tmp_path, f"\n\ndef verify(messages, sample):\n    {body}\n")) as bench:
-        played = play(bench, tmp_path / "store", lambda n: ("0000",), bench.recipe.examples("test", 1, 0))
+def test_a_verify_that_fails_is_an_error_and_no_zero(tmp_path: Path, body: str, message: str):
+    with opened(write(tmp_path, f"\n\ndef verify(messages, sample):\n    {body}\n")) as runner:
+        played = play(runner, tmp_path / "store", lambda n: ("0000",), runner.recipe.examples("test", 1, 0))
         with pytest.raises(UserError) as caught:
-            served(bench, played, BEST)
-    assert words in str(caught.value)
-    assert f"{bench.recipe.folder}/tools.py: verify" in str(caught.value)
+            served(runner, played, BEST)
+    assert message in str(caught.value)
+    assert f"{runner.recipe.folder}/tools.py: verify" in str(caught.value)
     assert played[0].rollout_id in str(caught.value)
 
 
 def test_best_of_n_without_verify_is_refused_before_any_rollout(tmp_path: Path):
     made = write(tmp_path)
     params = tiny_recipe.params(made, policy={"serve": {"method": "best_of_n", "k": 3}})
-    words = r"policy\.serve\.method = best_of_n, but .*has no verify.*Write it"
-    with pytest.raises(ConfigError, match=words), workbench(params, recipe.load(params.recipe)):
+    message = r"policy\.serve\.method = best_of_n, but .*has no verify.*Write it"
+    with pytest.raises(ConfigError, match=message), rollout_runner(params, recipe.load(params.recipe)):
         raise AssertionError
     (tmp_path / "data/champion").mkdir(parents=True)
     (tmp_path / "data/champion/champion.json").write_text(Champion(serve=BEST).model_dump_json())
-    words = r"champion\.json: serve\.method is best_of_n.*rollback"
-    with inside(tmp_path), pytest.raises(ConfigError, match=words), opened(made):
+    message = r"champion\.json: serve\.method is best_of_n.*rollback"
+    with inside(tmp_path), pytest.raises(ConfigError, match=message), opened(made):
         raise AssertionError
 
 
 # -- what an answer costs --------------------------------------------------------------------------
-def test_outcomes_are_of_the_chosen_and_costs_are_sums(bench: Workbench, tmp_path: Path):
-    [row] = bench.recipe.examples("test", 1, 0)
+def test_outcomes_are_of_the_chosen_and_costs_are_sums(runner: RolloutRunner, tmp_path: Path):
+    [row] = runner.recipe.examples("test", 1, 0)
     turns = [(CALL % "{key}", row.target), ("wrong",), (CALL % "{key}", CALL % "{key}", row.target)]
-    played = play(bench, tmp_path, lambda n: turns[n], [row])
+    played = play(runner, tmp_path, lambda n: turns[n], [row])
     played = [replace(each, num_context_tokens=10, num_cached_tokens=None if n else 1) for n, each in enumerate(played)]
-    found = serving.answers(played, [1.0, 9.0, 4.0], TEXT, bench.recipe)
+    found = serving.answers(played, [1.0, 9.0, 4.0], TEXT, runner.recipe)
     [answer] = found.rows
     assert (answer.sample, answer.reward, answer.solved, answer.stop_reason) == (0, 1.0, True, "completed")
     assert (answer.num_turns, answer.num_tool_calls) == (6, 3)
@@ -237,7 +239,7 @@ def test_outcomes_are_of_the_chosen_and_costs_are_sums(bench: Workbench, tmp_pat
 
 # -- settings --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("serve", "words"),
+    ("serve", "message"),
     [
         ({"k": 3}, "k = 3 is for majority and best_of_n"),
         ({"over": "output_text"}, "over = output_text is for majority"),
@@ -249,10 +251,10 @@ def test_outcomes_are_of_the_chosen_and_costs_are_sums(bench: Workbench, tmp_pat
         ({"method": "best"}, "'single', 'majority' or 'best_of_n'"),
     ],
 )
-def test_settings_that_do_not_fit_together(tmp_path: Path, serve: dict[str, Any], words: str):
+def test_settings_that_do_not_fit_together(tmp_path: Path, serve: dict[str, Any], message: str):
     with pytest.raises(ConfigError) as caught:
         tiny_recipe.params(tmp_path, policy={"serve": serve})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "policy.serve" in str(caught.value)
 
 
@@ -263,4 +265,6 @@ def test_single_is_in_no_report():
         written = Champion(serve=serve).model_dump_json()
         assert Champion.model_validate_json(written).serve == serve
     assert len({Champion(serve=one).digest() for one in (config.Serve(), TEXT, JSON, BEST)}) == 4
-    assert not any(a.words == b.words for a, b in itertools.combinations((config.Serve(), TEXT, JSON, BEST), 2))
+    assert not any(
+        a.description == b.description for a, b in itertools.combinations((config.Serve(), TEXT, JSON, BEST), 2)
+    )

@@ -22,7 +22,7 @@ from bench import log_kill
 from rft.errors import InfrastructureError
 from rft.rollouts import log as rollout_log
 from rft.rollouts import store as rollout_store
-from rft.rollouts.store import RolloutStore, look
+from rft.rollouts.store import RolloutStore, read
 
 ROWS = [log_kill.row(n) for n in range(80)]
 
@@ -67,7 +67,7 @@ def test_what_was_added_is_there_in_order(tmp_path: Path):
         assert len(store) == 50
         assert store.seconds(lambda row: row.sample == 3) == [n / 8 for n in range(3, 50, 8)]
         store.add(ROWS[50], 9.0)
-    assert look(tmp_path) == ROWS[:51]
+    assert read(tmp_path) == ROWS[:51]
 
 
 def test_a_batch_is_found_by_its_name(tmp_path: Path):
@@ -78,7 +78,7 @@ def test_a_batch_is_found_by_its_name(tmp_path: Path):
         assert store.batch("b-50") is None
         with pytest.raises(AssertionError, match="batch 'b-20' is there already"):
             store.add_all(ROWS[:1], [0.0], "b-20")
-    assert len(look(tmp_path)) == 50
+    assert len(read(tmp_path)) == 50
 
 
 def test_values_come_back_as_they_were(tmp_path: Path):
@@ -92,7 +92,7 @@ def test_values_come_back_as_they_were(tmp_path: Path):
         store.add_all(rows, [0.1, 1e-300], "b")
         assert list(map(repr, store)) == list(map(repr, rows))
         assert store.seconds() == [0.1, 1e-300]
-    assert list(map(repr, look(tmp_path))) == list(map(repr, rows))
+    assert list(map(repr, read(tmp_path))) == list(map(repr, rows))
 
 
 def test_the_wal_moves_into_the_database_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,7 +105,7 @@ def test_the_wal_moves_into_the_database_and_goes(tmp_path: Path, monkeypatch: p
         assert store.rows() == ROWS
     assert files(tmp_path) == ["rollouts.db"]
     before = (tmp_path / "rollouts.db").stat().st_mtime_ns
-    assert look(tmp_path) == ROWS
+    assert read(tmp_path) == ROWS
     assert (files(tmp_path), (tmp_path / "rollouts.db").stat().st_mtime_ns) == (["rollouts.db"], before)
 
 
@@ -118,10 +118,10 @@ def test_who_reads_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert reading.fetchone() == ("rollout_000000",)
         store.add_all(ROWS[50:60], [0.0] * 10, "b-50")
         store.drop(lambda row: log_kill.number_of(row) < 30)
-        assert look(tmp_path) == ROWS[30:60]
+        assert read(tmp_path) == ROWS[30:60]
         store.close()
         assert len(reading.fetchall()) == 49
-    assert look(tmp_path) == ROWS[30:60]
+    assert read(tmp_path) == ROWS[30:60]
     with RolloutStore(tmp_path) as store:
         assert store.rows() == ROWS[30:60]
     assert files(tmp_path) == ["rollouts.db"]
@@ -142,7 +142,7 @@ def test_dropping_is_remembered(tmp_path: Path):
         store.add(ROWS[0], 1.0)
         assert store.drop(lambda row: True) == 1
     assert files(tmp_path) == ["rollouts.db"]
-    assert look(tmp_path) == []
+    assert read(tmp_path) == []
 
 
 def test_a_batch_is_not_torn_apart(tmp_path: Path):
@@ -151,7 +151,7 @@ def test_a_batch_is_not_torn_apart(tmp_path: Path):
         pytest.raises(AssertionError, match="only a part of batch 'b-0' would be dropped"),
     ):
         store.drop(lambda row: row.rollout_id == "rollout_000004")
-    assert look(tmp_path) == ROWS[:50]
+    assert read(tmp_path) == ROWS[:50]
 
 
 CHANGES: dict[str, Callable[[RolloutStore], object]] = {
@@ -170,26 +170,26 @@ def test_a_kill_in_the_middle_of_a_change(tmp_path: Path, name: str):
     it again."""
     with filled(tmp_path / "whole", close=False) as store:
         hold(store, 50, 55, "b-50")
-        start, before = len(wal_of(store)), look(tmp_path / "whole")
+        start, before = len(wal_of(store)), read(tmp_path / "whole")
         CHANGES[name](store)
-        whole, after = wal_of(store), look(tmp_path / "whole")
+        whole, after = wal_of(store), read(tmp_path / "whole")
         assert before != after
         sizes = [*range(start, len(whole), 4120), *range(start + 1500, len(whole), 3 * 4120), len(whole) - 1]
         for n, size in enumerate(sizes):
             cut = killed(tmp_path / "cut", store, whole[:size])
-            assert look(cut) == before
+            assert read(cut) == before
             if n % 8 == 0:
                 with RolloutStore(cut) as again:
                     CHANGES[name](again)
-                assert look(cut) == after
-        assert look(killed(tmp_path / "cut", store)) == after
+                assert read(cut) == after
+        assert read(killed(tmp_path / "cut", store)) == after
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_interruption_in_the_middle_of_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     with filled(tmp_path, close=False) as store:
         hold(store, 50, 55, "b-50")
-        before = look(tmp_path)
+        before = read(tmp_path)
         real = RolloutStore._ask
 
         def interrupted(*_: object) -> Iterator[object]:
@@ -202,9 +202,9 @@ def test_an_interruption_in_the_middle_of_a_change(tmp_path: Path, monkeypatch: 
             )
             with pytest.raises(KeyboardInterrupt):
                 CHANGES[name](store)
-        assert look(tmp_path) == before
+        assert read(tmp_path) == before
         CHANGES[name](store)
-    assert look(tmp_path) != before
+    assert read(tmp_path) != before
 
 
 SHIM = r"""
@@ -250,8 +250,8 @@ SYNC(fdatasync)
 
 
 def under_the_shim(folder: Path, code: str) -> list[str]:
-    """Run this code with a store in `folder`/store. Returns each write and fsync, and what `say`
-    said."""
+    """Run this code with a store in `folder`/store. Returns each write and fsync, and what `note`
+    was given."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs a C compiler: it watches what the system is asked for")
@@ -263,10 +263,10 @@ def under_the_shim(folder: Path, code: str) -> list[str]:
 import os
 from pathlib import Path
 from bench import log_kill
-from rft.rollouts.store import RolloutStore, look
+from rft.rollouts.store import RolloutStore, read
 ROWS = [log_kill.row(n) for n in range(80)]
 full = Path({str(folder / "full")!r})
-def say(text):
+def note(text):
     with open({str(notes)!r}, "a") as file:
         print(text, file=file)
 store = RolloutStore(Path({str(folder / "store")!r}))
@@ -292,9 +292,9 @@ for change in (
     lambda: store.reopen(lambda row: row == ROWS[1] or row == ROWS[2]),
     lambda: store.drop(lambda row: row == ROWS[0]),
 ):
-    say("begin")
+    note("begin")
     change()
-say("close")
+note("close")
 store.close()
 """,
     )
@@ -326,11 +326,11 @@ def test_two_writers_are_one_too_many(tmp_path: Path):
 
 
 # -- held ------------------------------------------------------------------------------------------
-RESTS = [f'{{"n": {n}}}' for n in range(80)]
+TURNS_JSONS = [f'{{"n": {n}}}' for n in range(80)]
 
 
 def hold(store: RolloutStore, low: int, high: int, batch: str) -> None:
-    store.hold(ROWS[low:high], [n / 8 for n in range(low, high)], RESTS[low:high], batch)
+    store.hold(ROWS[low:high], [n / 8 for n in range(low, high)], TURNS_JSONS[low:high], batch)
 
 
 def in_progress(low: int, high: int) -> list[rollout_log.LogRow]:
@@ -342,11 +342,11 @@ def test_what_is_held_outlives_a_kill_and_is_in_the_log_once(tmp_path: Path):
         hold(store, 0, 2, "b-0")
         hold(store, 2, 3, "b-0")
         hold(store, 10, 12, "b-10")
-    assert look(tmp_path) == [*in_progress(0, 3), *in_progress(10, 12)]
+    assert read(tmp_path) == [*in_progress(0, 3), *in_progress(10, 12)]
     with RolloutStore(tmp_path) as store:
         assert (store.rows(), len(store), "b-0" in store, store.batch("b-0")) == ([], 0, False, None)
-        assert [(one.row, one.wall_s, one.rest) for one in store.held("b-0")] == [
-            (row, n / 8, RESTS[n]) for n, row in enumerate(in_progress(0, 3))
+        assert [(one.row, one.wall_s, one.turns_json) for one in store.held("b-0")] == [
+            (row, n / 8, TURNS_JSONS[n]) for n, row in enumerate(in_progress(0, 3))
         ]
         store.add_all(ROWS[:5], [0.0] * 5, "b-0")
         assert store.rows() == ROWS[:5]
@@ -354,7 +354,7 @@ def test_what_is_held_outlives_a_kill_and_is_in_the_log_once(tmp_path: Path):
         assert [log_kill.number_of(one.row) for one in store.held("b-10")] == [10, 11]
         with pytest.raises(AssertionError, match="batch 'b-0' is there already"):
             hold(store, 5, 6, "b-0")
-    assert look(tmp_path) == [*ROWS[:5], *in_progress(10, 12)]
+    assert read(tmp_path) == [*ROWS[:5], *in_progress(10, 12)]
     with RolloutStore(tmp_path) as store:
         store.add_all(ROWS[10:12], [0.0] * 2, "b-10")
     assert files(tmp_path) == ["rollouts.db"]
@@ -376,7 +376,7 @@ def test_a_held_rollout_that_nobody_asks_for_again_is_left_out_with_that_reason(
             (5, False, "the stage ended"),
         ]
         assert rollout_log.tally(store)[0].adds_up
-    assert len(look(tmp_path)) == 6
+    assert len(read(tmp_path)) == 6
 
 
 def test_what_is_newer_than_a_checkpoint_is_held_again(tmp_path: Path):
@@ -391,13 +391,13 @@ def test_what_is_newer_than_a_checkpoint_is_held_again(tmp_path: Path):
             store.reopen(lambda row: log_kill.number_of(row) == 3)
     with RolloutStore(tmp_path) as store:
         assert store.rows() == ROWS[:30]
-        assert [(one.row, one.wall_s, one.rest) for one in store.held("b-40")] == [
-            (row, n / 8, RESTS[n]) for n, row in enumerate(in_progress(40, 50), 40)
+        assert [(one.row, one.wall_s, one.turns_json) for one in store.held("b-40")] == [
+            (row, n / 8, TURNS_JSONS[n]) for n, row in enumerate(in_progress(40, 50), 40)
         ]
         store.add_all(ROWS[30:40], [0.0] * 10, "b-30")
         assert (len(store.held("b-40")), len(store.held("b-50"))) == (10, 1)
         assert store.keep(lambda row: log_kill.number_of(row) < 45 or log_kill.number_of(row) == 50) == 5
-    assert look(tmp_path) == [*ROWS[:40], *in_progress(50, 51), *in_progress(40, 45)]
+    assert read(tmp_path) == [*ROWS[:40], *in_progress(50, 51), *in_progress(40, 45)]
 
 
 def test_one_thread_holds_while_another_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -409,32 +409,32 @@ def test_one_thread_holds_while_another_adds(tmp_path: Path, monkeypatch: pytest
         holding.result()
         assert store.rows() == ROWS[:40]
         assert [one.row for one in store.held("later")] == in_progress(40, 80)
-    assert look(tmp_path) == [*ROWS[:40], *in_progress(40, 80)]
+    assert read(tmp_path) == [*ROWS[:40], *in_progress(40, 80)]
 
 
 # -- other readers ---------------------------------------------------------------------------------
 def test_duckdb_and_pandas_read_it(tmp_path: Path):
-    """The store while the stage runs, DuckDB as an Arrow table, and the shelf's file."""
-    shelf = tmp_path / "rollouts.parquet"
+    """The store while the stage runs, DuckDB as an Arrow table, and the stage's file."""
+    log_file = tmp_path / "rollouts.parquet"
     asked = (
         "SELECT count(*), sum(reward), count(DISTINCT rollout_id), list_sum(first(logprobs ORDER BY num_tokens "
         "DESC)) FROM {}"
     )
     wanted = [(50, pytest.approx(sum(range(50)) / 7), 50, -24.5)]
     with filled(tmp_path / "rollouts", close=False) as store, duckdb.connect() as database:
-        database.register("log", rollout_log.table_of(look(tmp_path / "rollouts")))
+        database.register("log", rollout_log.table_of(read(tmp_path / "rollouts")))
         assert database.execute(asked.format("log")).fetchall() == wanted
         with closing(sqlite3.connect(f"{store.path.as_uri()}?mode=ro", uri=True)) as other:
             frame = pd.read_sql("SELECT example_id, reward, batch FROM rollouts ORDER BY number", other)
         assert (frame["reward"].sum(), frame["batch"].nunique()) == (pytest.approx(sum(range(50)) / 7), 5)
-        rollout_log.write(store, shelf)
-        assert database.execute(asked.format(f"'{shelf}'")).fetchall() == wanted
-    frame = pd.read_parquet(shelf)
+        rollout_log.write(store, log_file)
+        assert database.execute(asked.format(f"'{log_file}'")).fetchall() == wanted
+    frame = pd.read_parquet(log_file)
     assert list(frame.columns) == list(rollout_log.COLUMNS)
     assert frame["ids"].map(len).tolist() == [n % 97 for n in range(50)]
 
 
-def test_the_shelf_is_that_of_a_stage_that_was_not_disturbed(tmp_path: Path):
+def test_the_log_file_is_that_of_a_stage_that_was_not_disturbed(tmp_path: Path):
     """Closed, reopened, dropped from: equal bytes."""
     rollout_log.write(ROWS[:50], tmp_path / "plain.parquet")
     filled(tmp_path / "store")
@@ -457,7 +457,7 @@ def test_writers_killed_at_random_moments(tmp_path: Path):
 def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
     """The figure's own eyes: a row that is missing, one that is there twice, half a batch, a row
     out of order."""
-    said: list[log_kill.Said] = [("begin", "batch", 0, 3), ("done", "batch", 0, 3), ("begin", "add", 3, 4)]
+    events: list[log_kill.Event] = [("begin", "batch", 0, 3), ("done", "batch", 0, 3), ("begin", "add", 3, 4)]
     cases = {
         (0, 1, 2): "",
         (0, 1, 2, 3): "",
@@ -472,7 +472,7 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
             for n in found:
                 store.add(log_kill.row(n), 0.0)
         tried = log_kill.Tried()
-        log_kill._compare(folder, [], said, tried)
+        log_kill._compare(folder, [], events, tried)
         assert {name for name in ("missing", "twice", "broken") if getattr(tried, name)} >= (
             {fault} if fault else set()
         )
@@ -481,7 +481,7 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path):
     with RolloutStore(changed) as store:
         store.add_all([log_kill.row(0), replace(log_kill.row(1), reward=0.0), log_kill.row(2)], [0.0] * 3)
     tried = log_kill.Tried()
-    log_kill._compare(changed, [], said, tried)
+    log_kill._compare(changed, [], events, tried)
     assert tried.broken == 1
 
 

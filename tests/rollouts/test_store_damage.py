@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bench import log_kill
 from rft.errors import InfrastructureError
 from rft.rollouts import log as rollout_log
-from rft.rollouts.store import OtherVersion, RolloutStore, look
+from rft.rollouts.store import OtherVersion, RolloutStore, read
 from tests.rollouts.test_store import ROWS, files, filled, hold, in_progress, killed, numbers, under_the_shim, wal_of
 
 
@@ -37,13 +37,13 @@ def test_a_wal_cut_anywhere_keeps_its_whole_transactions(tmp_path: Path):
         for size in sorted({*range(ends[0], len(whole), 331), *near} - {len(whole) + 1, ends[0] - 1}):
             cut = killed(tmp_path / "cut", store, whole[:size])
             kept = [0, 1, 2, 3, 4, 5, 6][: [1, 2, 4, 5, 7][sum(end <= size for end in ends) - 1]]
-            assert numbers(look(cut)) == kept
+            assert numbers(read(cut)) == kept
             if size in near:
                 with RolloutStore(cut) as again:
                     assert numbers(again.rows()) == kept[:4]
                     assert [log_kill.number_of(one.row) for one in again.held("b-4")] == kept[4:]
                     again.add(ROWS[9], 0.0)
-                assert numbers(look(cut)) == [*kept[:4], 9, *kept[4:]]
+                assert numbers(read(cut)) == [*kept[:4], 9, *kept[4:]]
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_any_torn_end_is_cut_off(tmp_path_factory: pytest.TempPathFactory, torn:
         cut = killed(folder / "cut", store, wal_of(store) + torn * 50)
     with RolloutStore(cut) as store:
         store.add(ROWS[2], 0.0)
-    assert look(cut) == ROWS[:3]
+    assert read(cut) == ROWS[:3]
 
 
 Undamaged = tuple[Path, bytes, bytes, bytes]
@@ -104,13 +104,13 @@ def test_a_changed_byte_is_not_another_log(undamaged: Undamaged, where: float, f
         damaged = bytearray(wal if name == "wal" else first)
         damaged[int(where * len(damaged))] ^= flip
         given = (first, bytes(damaged)) if name == "wal" else (bytes(damaged), second)
-        found, said = ALL, f"{folder}, delete the folder"
+        found, message = ALL, f"{folder}, delete the folder"
         try:
             found = opened(folder, *given)
         except InfrastructureError as error:
-            said = str(error)
-        assert str(folder) in said
-        assert "delete the folder" in said or "Check the disk" in said
+            message = str(error)
+        assert str(folder) in message
+        assert "delete the folder" in message or "Check the disk" in message
         assert found == ALL or (name == "wal" and found == ALL[:50])
 
 
@@ -126,12 +126,12 @@ def test_damage_is_not_a_shorter_log(tmp_path: Path, undamaged: Undamaged):
     with pytest.raises(InfrastructureError, match=rf"rollouts\.db: rollout rollout_000013 was changed .*\. {remedy}"):
         opened(tmp_path, closed.replace(b"n-000013", b"n-000099"))
     with pytest.raises(InfrastructureError, match="rollout_000013 was changed"):
-        look(tmp_path)
+        read(tmp_path)
     for damaged in (b"", b"no database", closed[: len(closed) // 2], bytes(4096) + closed[4096:]):
         with pytest.raises(InfrastructureError, match=rf"rollouts\.db is damaged \(.*\)\. {remedy}"):
             opened(tmp_path, damaged)
         with suppress(InfrastructureError):
-            assert look(tmp_path) != []
+            assert read(tmp_path) != []
     opened(tmp_path, database, wal)
     shutil.copyfile(tmp_path / "rollouts.db", tmp_path / "rollouts.db-wal")
     (tmp_path / "rollouts.db").unlink()
@@ -145,7 +145,7 @@ def test_a_store_of_another_version(tmp_path: Path):
         folder = tmp_path / name
         folder.mkdir()
         (folder / name).touch()
-        for opens in (RolloutStore, look):
+        for opens in (RolloutStore, read):
             with pytest.raises(
                 OtherVersion, match=r"another version of agent-rft.*go back to that version, or delete the"
             ):
@@ -154,14 +154,14 @@ def test_a_store_of_another_version(tmp_path: Path):
     filled(tmp_path / "columns")
     with closing(sqlite3.connect(tmp_path / "columns" / "rollouts.db")) as database:
         database.execute("ALTER TABLE rollouts RENAME COLUMN loss_mask TO mine")
-    for opens in (RolloutStore, look):
+    for opens in (RolloutStore, read):
         with pytest.raises(OtherVersion):
             opens(tmp_path / "columns")
 
 
 def test_a_kill_while_the_store_is_made(tmp_path: Path):
     (tmp_path / "rollouts.db.part").write_bytes(b"half of it")
-    assert look(tmp_path) == []
+    assert read(tmp_path) == []
     with RolloutStore(tmp_path) as store:
         store.add(ROWS[0], 0.0)
     assert files(tmp_path) == ["rollouts.db"]
@@ -177,11 +177,11 @@ def test_a_full_disk_loses_nothing(tmp_path: Path):
             with pytest.raises(OSError, match="No space left") as caught:
                 change()
             assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(store.path))
-            assert look(tmp_path) == [ROWS[0], *in_progress(1, 3)]
+            assert read(tmp_path) == [ROWS[0], *in_progress(1, 3)]
         store._ask("PRAGMA max_page_count = 1000000")
         store.add_all(ROWS[1:40], [0.0] * 39, "b-1")
         assert store.rows() == ROWS[:40]
-    assert look(tmp_path) == ROWS[:40]
+    assert read(tmp_path) == ROWS[:40]
 
 
 @pytest.mark.slow
@@ -195,14 +195,14 @@ for n in (1, 2):
     try:
         store.add(ROWS[n], 0.0)
     except OSError as error:
-        say(f"{error.strerror}: {os.path.basename(error.filename)}")
+        note(f"{error.strerror}: {os.path.basename(error.filename)}")
     full.unlink()
-    say([log_kill.number_of(row) for row in look(store.folder)] == list(range(n)))
+    note([log_kill.number_of(row) for row in read(store.folder)] == list(range(n)))
     store.add(ROWS[n], 0.0)
-say(store.rows() == ROWS[:3])
+note(store.rows() == ROWS[:3])
 os._exit(0)
 """,
     )
-    said = [line for line in told if line.split()[0] not in ("write", "sync")]
-    assert said == ["No space left on device: rollouts.db", "True"] * 2 + ["True"]
-    assert look(tmp_path / "store") == ROWS[:3]
+    lines = [line for line in told if line.split()[0] not in ("write", "sync")]
+    assert lines == ["No space left on device: rollouts.db", "True"] * 2 + ["True"]
+    assert read(tmp_path / "store") == ROWS[:3]

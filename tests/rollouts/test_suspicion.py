@@ -44,14 +44,14 @@ REFUSED, FOUND = ToolResult("c-0", "HTTP 404: no such path", is_error=True), Too
 
 # -- every call fails ------------------------------------------------------------------------------
 def test_when_every_call_fails_the_first_is_shown_whatever_the_scores():
-    said = suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(REFUSED, REFUSED), why="not the value"), UNIT)
-    assert said is not None
-    assert said.startswith(
+    text = suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(REFUSED, REFUSED), why="not the value"), UNIT)
+    assert text is not None
+    assert text.startswith(
         'all 8 tool calls of 4 rollouts failed. First: example n-0 (rollout trace_0) called lookup(key="k0001") and '
         "was told "
         "'HTTP 404: no such path'; the grader gave 0 and said 'not the value'. Check the section tools"
     )
-    assert said.endswith("if the agent really cannot do any of this, warm-start first")
+    assert text.endswith("if the agent really cannot do any of this, warm-start first")
 
 
 def test_one_call_that_works_clears_the_tools():
@@ -70,10 +70,10 @@ def test_a_few_bad_calls_of_an_agent_that_seldom_calls_are_its_own():
 
 
 @pytest.mark.parametrize(
-    "words", ["Error: invalid arguments for lookup: key: 3 is no text", "Error: the arguments of lookup are not JSON"]
+    "message", ["Error: invalid arguments for lookup: key: 3 is no text", "Error: the arguments of lookup are not JSON"]
 )
-def test_calls_that_we_refused_say_nothing_of_the_wiring(words: str):
-    assert suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(ToolResult("c-0", words, is_error=True))), UNIT) is None
+def test_calls_that_we_refused_say_nothing_of_the_wiring(message: str):
+    assert suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(ToolResult("c-0", message, is_error=True))), UNIT) is None
 
 
 def test_one_unscored_rollout_does_not_hide_how_the_others_ended():
@@ -89,9 +89,9 @@ def test_rollouts_that_all_end_at_a_limit_may_be_how_an_environment_is():
 
 def test_calls_that_were_never_sent_are_not_in_the_count():
     cut = (*calling(REFUSED)[:1], Turn("", (ToolCall("c-9", "lookup", "{}"),)))
-    said = suspicion.find([row(0, 0.0, cut, StopReason.max_tool_calls), row(2, 1.0, calling(REFUSED))], UNIT)
-    assert said is not None
-    assert said.startswith("all 2 tool calls of 2 rollouts failed")
+    text = suspicion.find([row(0, 0.0, cut, StopReason.max_tool_calls), row(2, 1.0, calling(REFUSED))], UNIT)
+    assert text is not None
+    assert text.startswith("all 2 tool calls of 2 rollouts failed")
 
 
 # -- every rollout ends alike ----------------------------------------------------------------------
@@ -106,21 +106,21 @@ def test_calls_that_were_never_sent_are_not_in_the_count():
     ],
 )
 def test_when_no_rollout_completes_the_limit_is_named(stop: StopReason, key: str):
-    said = suspicion.find(rows([0.0, 0.2, 0.0, 0.1], (Turn("The value is"),), stop), UNIT)
-    assert said is not None
-    assert said.startswith(
+    text = suspicion.find(rows([0.0, 0.2, 0.0, 0.1], (Turn("The value is"),), stop), UNIT)
+    assert text is not None
+    assert text.startswith(
         f"all 4 rollouts ended with {stop}, none with an answer. First: example n-0 (rollout trace_0) answered 'The "
         "value is'; "
         "the grader gave 0, without a reason. Check "
     )
-    assert key in said
+    assert key in text
 
 
 def test_a_rollout_that_ends_in_a_call_shows_it():
     turns = calling(FOUND)[:1]
-    said = suspicion.find(rows([0.0, 0.2, 0.0, 0.1], turns, StopReason.max_turns), UNIT)
-    assert said is not None
-    assert 'called lookup(key="k0001") last' in said
+    text = suspicion.find(rows([0.0, 0.2, 0.0, 0.1], turns, StopReason.max_turns), UNIT)
+    assert text is not None
+    assert 'called lookup(key="k0001") last' in text
 
 
 def test_rollouts_that_end_in_several_ways_are_a_weak_agent():
@@ -135,7 +135,7 @@ def test_rollouts_that_end_in_several_ways_are_a_weak_agent():
 
 # -- every score is the same -----------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("score", "scale", "words", "remedy"),
+    ("score", "scale", "message", "remedy"),
     [
         (0.0, UNIT, "all 4 scores are 0.", "; if the agent really cannot do any of this, warm-start first"),
         (1.0, UNIT, "all 4 scores are 1.", "; if the agent really can do all of this, there is nothing left to learn"),
@@ -161,14 +161,14 @@ def test_rollouts_that_end_in_several_ways_are_a_weak_agent():
         ),
     ],
 )
-def test_when_every_score_is_the_same_the_first_is_shown(score: float, scale: Scale, words: str, remedy: str):
-    said = suspicion.find(rows([score] * 4, why="expected 9153"), scale)
-    assert said is not None
-    assert said.startswith(
-        f"{words} First: example n-0 (rollout trace_0) answered '0042'; the grader gave {score:g} and said 'expected "
+def test_when_every_score_is_the_same_the_first_is_shown(score: float, scale: Scale, message: str, remedy: str):
+    text = suspicion.find(rows([score] * 4, why="expected 9153"), scale)
+    assert text is not None
+    assert text.startswith(
+        f"{message} First: example n-0 (rollout trace_0) answered '0042'; the grader gave {score:g} and said 'expected "
         "9153'. Check examples.keys"
     )
-    assert said.endswith(remedy)
+    assert text.endswith(remedy)
 
 
 def test_one_score_that_differs_is_enough():
@@ -177,9 +177,9 @@ def test_one_score_that_differs_is_enough():
 
 
 def test_the_unscored_are_no_scores():
-    said = suspicion.find(rows([None, 0.0, 0.0, None]), UNIT)
-    assert said is not None
-    assert said.startswith("all 2 scores are 0. First: example n-0 (rollout trace_1)")
+    text = suspicion.find(rows([None, 0.0, 0.0, None]), UNIT)
+    assert text is not None
+    assert text.startswith("all 2 scores are 0. First: example n-0 (rollout trace_1)")
 
 
 @pytest.mark.parametrize("scores", [[], [None] * 4, [0.0, 0.0], [0.0, None, None, None], [0.0]])
@@ -188,8 +188,8 @@ def test_too_few_to_tell(scores: list[float | None]):
 
 
 def test_what_is_quoted_is_one_short_line():
-    said = suspicion.find(rows([0.0] * 4, (Turn("word\n" * 200),)), UNIT)
-    assert said is not None
-    assert "answered 'word word word" in said
-    assert "\n" not in said
-    assert len(said) < 600
+    text = suspicion.find(rows([0.0] * 4, (Turn("word\n" * 200),)), UNIT)
+    assert text is not None
+    assert "answered 'word word word" in text
+    assert "\n" not in text
+    assert len(text) < 600

@@ -102,7 +102,7 @@ def test_what_went_wrong_is_marked():
     shown = text(transcript.lines(row(replace(DONE, grade=caught, reward=0.0))))
     assert "  evidence    cat tests.py\n  evidence    two lines\n  flags       other_error\n" in shown
     assert "training    trained on" in text(transcript.lines(replace(row(), trained=True, left_out="")))
-    nothing = replace(DONE, turns=(), stop_reason=StopReason.policy_error)
+    nothing = replace(DONE, turns=(), stop_reason=StopReason.sampler_error)
     assert "assistant" not in text(transcript.lines(row(nothing)))
 
 
@@ -121,11 +121,11 @@ FEW_SHOT = replace(
 @pytest.mark.parametrize("turns", [(), TURNS[1:], TURNS])
 def test_a_dialogue_is_taken_apart_where_the_policy_began(prompt: PromptSettings, turns: tuple[Turn, ...]):
     """Also when the example holds assistant messages of its own."""
-    said = transcript.dialogue(row(replace(DONE, turns=turns), FEW_SHOT, prompt))
-    assert [message["content"] for message in said.opening][1:] == ["value of k0000", "1234", "value of k0001"]
-    assert said.opening[0]["content"] == (prompt.system or "The row's own.")
-    assert len(said.turns) == len(turns)
-    assert [[result["content"] for result in turn.results] for turn in said.turns] == [
+    parts = transcript.dialogue(row(replace(DONE, turns=turns), FEW_SHOT, prompt))
+    assert [message["content"] for message in parts.opening][1:] == ["value of k0000", "1234", "value of k0001"]
+    assert parts.opening[0]["content"] == (prompt.system or "The row's own.")
+    assert len(parts.turns) == len(turns)
+    assert [[result["content"] for result in turn.results] for turn in parts.turns] == [
         [one.output for one in turn.results] for turn in turns
     ]
 
@@ -148,8 +148,8 @@ def test_whatever_was_said_can_be_shown(arguments: str, name: str, content: str,
 
 # -- tokens ----------------------------------------------------------------------------------------
 def test_tokens_with_their_probabilities():
-    words = {1: "<s>", 4: "call", 5: "ing", 6: "tool", 8: "9153"}
-    lines = list(transcript.token_lines(row(), lambda ids: " ".join(words.get(one, "?") for one in ids)))
+    pieces = {1: "<s>", 4: "call", 5: "ing", 6: "tool", 8: "9153"}
+    lines = list(transcript.token_lines(row(), lambda ids: " ".join(pieces.get(one, "?") for one in ids)))
     assert [line.kind for line in lines] == ["dim", "text", "bad", "dim", "text", "head"]
     assert lines[0].text == '    0  3 tokens given  "<s> ? ?"'
     assert lines[1].text.split() == ["3", "4", '"call"', "-0.100"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from rft.rollouts.beside import LoopBeside
+from rft.rollouts.loop_thread import LoopThread
 from rft.rollouts.policy import PolicyFailed
 from rft.sampling.batching import Batch, Row
 from rft.types import Reading, Sampled, ToolCall, ToolResult
@@ -55,7 +55,7 @@ class Recorded:
             self.left[row] -= 1
         return [row for row in now if not self.left[row]]
 
-    def said(self, row: int) -> Sampled:
+    def take_turn(self, row: int) -> Sampled:
         del self.left[row]
         return Sampled(f"{row}", Reading(""))
 
@@ -74,8 +74,8 @@ def test_a_turn_says_how_long_it_was_kept_waiting(barrier: bool):
     seconds are its session's to say."""
 
     class Timed(Recorded):
-        def said(self, row: int) -> Sampled:
-            return replace(super().said(row), seconds=0.05)
+        def take_turn(self, row: int) -> Sampled:
+            return replace(super().take_turn(row), seconds=0.05)
 
     async def all_of_it() -> list[Sampled]:
         rows = Batch(Timed(2, token_s=0.01, slots=1), barrier).dialogues()
@@ -96,12 +96,12 @@ def test_a_turn_says_how_long_it_was_kept_waiting(barrier: bool):
 
 async def live(row: Row, delays: Sequence[float], tokens: int = 1) -> list[str]:
     """One turn a delay; a tool of that many seconds after each."""
-    said = []
+    texts = []
     for delay in delays:
-        said.append((await row.sample(tokens, 1.0)).text)
+        texts.append((await row.sample(tokens, 1.0)).text)
         await asyncio.sleep(delay)
     row.close()
-    return said
+    return texts
 
 
 def test_behind_the_barrier_batches_do_not_depend_on_how_long_tools_take():
@@ -220,7 +220,7 @@ class Slow:
 
     def __init__(self, tool_s: float = 0.0):
         self.session, self.tool_s = Recorded(2, token_s=0.02), tool_s
-        self.heard: dict[tuple[int, int], float] = {}
+        self.received: dict[tuple[int, int], float] = {}
 
     async def play(self) -> None:
         rows = Batch(self.session, True).dialogues()
@@ -229,7 +229,7 @@ class Slow:
     async def _one(self, row: Row, number: int) -> None:
         for turn, length in enumerate(((2, 2), (20, 2))[number]):
             await row.sample(length, 10.0)
-            self.heard[number, turn] = time.monotonic()
+            self.received[number, turn] = time.monotonic()
             await asyncio.sleep(self.tool_s * (2 - number))
         row.close()
 
@@ -237,27 +237,27 @@ class Slow:
 def test_behind_the_barrier_a_turn_that_ended_is_handed_over_while_others_speak():
     """Its tool answers meanwhile."""
     world = Slow(0.1)
-    with LoopBeside() as beside:
-        beside.run(world.play())
-    assert world.heard[1, 0] - world.heard[0, 0] > 0.2
-    assert world.heard[0, 1] - world.heard[1, 0] < 0.25, "row 0's tool had answered long before"
+    with LoopThread() as loop_thread:
+        loop_thread.run(world.play())
+    assert world.received[1, 0] - world.received[0, 0] > 0.2
+    assert world.received[0, 1] - world.received[1, 0] < 0.25, "row 0's tool had answered long before"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool_s", [0.0, 0.15])
-@pytest.mark.parametrize("has_a_loop_beside", [True, False])
-def test_who_speaks_together_behind_the_barrier_never_depends_on_the_tools(tool_s: float, has_a_loop_beside: bool):
+@pytest.mark.parametrize("has_a_loop_thread", [True, False])
+def test_who_speaks_together_behind_the_barrier_never_depends_on_the_tools(tool_s: float, has_a_loop_thread: bool):
     world = Slow(tool_s)
-    if has_a_loop_beside:
-        with LoopBeside() as beside:
-            beside.run(world.play())
+    if has_a_loop_thread:
+        with LoopThread() as loop_thread:
+            loop_thread.run(world.play())
     else:
         asyncio.run(world.play())
     assert world.session.together == [[0, 1]] * 2 + [[1]] * 18 + [[0, 1]] * 2
 
 
 @pytest.mark.parametrize("barrier", [True, False])
-def test_with_a_loop_beside_the_thread_that_asked_decodes(barrier: bool):
+def test_with_a_loop_thread_the_thread_that_asked_decodes(barrier: bool):
     session = Recorded(1)
 
     async def speak() -> None:
@@ -265,6 +265,6 @@ def test_with_a_loop_beside_the_thread_that_asked_decodes(barrier: bool):
         await row.sample(3, 10.0)
         row.close()
 
-    with LoopBeside() as beside:
-        beside.run(speak())
+    with LoopThread() as loop_thread:
+        loop_thread.run(speak())
     assert session.threads == {threading.current_thread().name}

@@ -21,7 +21,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, MistralConfig, MistralFo
 from rft.chat.renderer import Chat
 from rft.errors import UserError
 from rft.kernels import decoding, onednn
-from rft.rollouts.beside import LoopBeside
+from rft.rollouts.loop_thread import LoopThread
 from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
 from rft.sampling.engine import Engine
@@ -92,7 +92,7 @@ class Counting:
 @pytest.mark.parametrize("which", ["engine", "other"])
 def test_logprobs_are_the_models_over_two_turns(which: str, temperature: float, request: pytest.FixtureRequest):
     engine: Engine = request.getfixturevalue(which)
-    session = engine.session(PROMPTS, SEEDS, temperature, max_tokens=160)
+    session = engine.session(PROMPTS, SEEDS, temperature, max_context_tokens=160)
     sequences = [list(ids) for ids in session.pending]
     for outputs in (["9153"], ["no such key: k"]):
         sampled = session.sample([0, 1, 2], max_new=12)
@@ -154,18 +154,18 @@ def test_the_prompt_of_a_group_is_computed_once_even_when_its_rows_come_one_afte
     engine.forward = counting = Counting(engine)
     session = engine.session([PROMPTS[0]] * 4, [(7, n) for n in range(4)], 1.0, 160)
     prompt = list(session.pending[0])
-    said = {}
+    turns = {}
     for row in range(4):
         session.begin(row, 6 + row)
     while session.speaking:
         for row in session.advance():
-            said[row] = session.said(row)
+            turns[row] = session.take_turn(row)
             session.close(row)
     assert counting.told == [len(prompt)]
-    for one in said.values():
+    for one in turns.values():
         assert one.logprobs == pytest.approx(expected(engine, [*prompt, *one.ids], len(prompt)), abs=1e-4)
     together = Engine(*parts, small_policy.device()).session([PROMPTS[0]] * 4, [(7, n) for n in range(4)], 1.0, 160)
-    assert [said[row].ids for row in range(4)] == [together.sample([row], 6 + row)[0].ids for row in range(4)]
+    assert [turns[row].ids for row in range(4)] == [together.sample([row], 6 + row)[0].ids for row in range(4)]
 
 
 LONG = "Answer in one word. " * 12
@@ -215,18 +215,18 @@ def test_a_prompt_whose_row_has_left_is_not_computed_again_for_the_next_of_its_g
     group = [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]]
     session = engine.session(group, [(5, n) for n in range(4)], 1.0, 160)
     prompts = [tuple(ids) for ids in session.pending]
-    said: dict[int, Any] = {}
+    turns: dict[int, Any] = {}
     session.begin(0, 4)
     session.begin(1, 9)
     while session.speaking:
         for row in session.advance():
-            said[row] = session.said(row)
+            turns[row] = session.take_turn(row)
             session.close(row)
             if row + 2 < 4:
                 session.begin(row + 2, 5)
     distinct = len({prompt[: n + 1] for prompt in prompts for n in range(len(prompt))})
     assert sum(counting.told) <= distinct + WORTH
-    for row, one in said.items():
+    for row, one in turns.items():
         assert one.logprobs == pytest.approx(expected(engine, [*prompts[row], *one.ids], len(prompts[row])), abs=1e-4)
 
 
@@ -263,7 +263,7 @@ def test_turns_join_leave_and_wait_between_tokens(engine: Engine, parts: tuple[A
         session = busy.session(prompts, [(3, n) for n in range(5)], 1.0, 200)
         context = {row: list(ids) for row, ids in enumerate(session.pending)}
         ready, turns = dict.fromkeys(range(5), 0), dict.fromkeys(range(5), 0)
-        said: list[tuple[int, int, tuple[int, ...]]] = []
+        ended: list[tuple[int, int, tuple[int, ...]]] = []
         now = 0
         while ready or session.speaking:
             now += 1
@@ -273,10 +273,10 @@ def test_turns_join_leave_and_wait_between_tokens(engine: Engine, parts: tuple[A
             if not session.speaking:
                 continue
             for row in session.advance():
-                one = session.said(row)
+                one = session.take_turn(row)
                 start = len(context[row])
                 context[row] += one.ids
-                said.append((row, start, one.ids))
+                ended.append((row, start, one.ids))
                 assert one.logprobs == pytest.approx(expected(engine, context[row], start), abs=1e-4)
                 turns[row] += 1
                 if turns[row] == 3:
@@ -287,7 +287,7 @@ def test_turns_join_leave_and_wait_between_tokens(engine: Engine, parts: tuple[A
         assert set(turns.values()) == {3}
         for row in range(5):
             alone = engine.session(prompts[row : row + 1], [(3, row)], 1.0, 200)
-            for _, start, ids in [one for one in said if one[0] == row]:
+            for _, start, ids in [one for one in ended if one[0] == row]:
                 alone.pending[0] += context[row][alone.lengths[0] + len(alone.pending[0]) : start]
                 assert alone.sample([0], len(ids))[0].ids == ids
 
@@ -300,7 +300,7 @@ def test_who_has_ended_costs_no_step(parts: tuple[Any, Chat]):
         session.begin(row, tokens)
     lengths = []
     while session.speaking:
-        lengths += [len(session.said(row).ids) for row in session.advance()]
+        lengths += [len(session.take_turn(row).ids) for row in session.advance()]
     assert sum(counting.stepped) == sum(lengths) - 3  # the first of each comes with its prompt
     assert counting.stepped == sorted(counting.stepped, reverse=True)
 
@@ -312,10 +312,10 @@ def test_a_row_that_is_closed_while_it_speaks_leaves_the_others_as_they_were(eng
         session.begin(row, 12)
     assert session.advance() == []
     session.close(0)
-    said = {}
+    turns = {}
     while session.speaking:
-        said |= {row: session.said(row).ids for row in session.advance()}
-    assert said == {1: whole[1], 2: whole[2]}
+        turns |= {row: session.take_turn(row).ids for row in session.advance()}
+    assert turns == {1: whole[1], 2: whole[2]}
 
 
 @pytest.mark.slow
@@ -338,15 +338,15 @@ def test_a_turns_time_is_the_rows_share_of_its_steps(parts: tuple[Any, Chat]):
         session = engine.session(PROMPTS, SEEDS, 1.0, 160)
         for row in range(3):
             session.begin(row, 6)
-        began, said = time.monotonic(), []
+        began, turns = time.monotonic(), []
         while session.speaking:
             for row in session.advance():
-                said.append(session.said(row))
+                turns.append(session.take_turn(row))
                 session.close(row)
         wall = time.monotonic() - began
-        for one in said:
+        for one in turns:
             assert 5 * 0.04 <= one.seconds < 0.4
-        assert sum(one.seconds for one in said) < wall - 0.5
+        assert sum(one.seconds for one in turns) < wall - 0.5
 
 
 def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_on(parts: tuple[Any, Chat]):
@@ -363,11 +363,11 @@ def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_o
     session = engine.session(PROMPTS, SEEDS, 1.0, 160)
     for row, deadline_s in enumerate((60.0, 0.1, 60.0)):
         session.begin(row, 30, deadline_s)
-    said = {}
+    turns = {}
     while session.speaking:
-        said |= {row: session.said(row) for row in session.advance()}
-    assert {row: said[row].ids for row in (0, 2)} == {0: whole[0], 2: whole[2]}
-    cut = said[1]
+        turns |= {row: session.take_turn(row) for row in session.advance()}
+    assert {row: turns[row].ids for row in (0, 2)} == {0: whole[0], 2: whole[2]}
+    cut = turns[1]
     assert (cut.ended, 0 < len(cut.ids) <= 11, cut.ids) == (False, True, whole[1][: len(cut.ids)])
     assert 0.1 <= cut.seconds < 0.5
     session.append(1, [CALL], ["9153"])
@@ -377,15 +377,15 @@ def test_a_turn_is_cut_at_its_deadline_between_two_tokens_and_the_others_speak_o
 @pytest.mark.parametrize("slots", [None, 2])
 def test_in_the_free_mode_rows_say_what_they_say_behind_the_barrier(parts: tuple[Any, Chat], slots: int | None):
     async def talk(row: Row, delay_s: float) -> list[tuple[int, ...]]:
-        said = []
+        turns = []
         for _ in range(2):
             one = await row.sample(10, 60.0)
             assert one.seconds > 0
-            said.append(one.ids)
+            turns.append(one.ids)
             row.append([CALL], [ToolResult(CALL.call_id, "9153")])
             await asyncio.sleep(delay_s)
         row.close()
-        return said
+        return turns
 
     async def all_of_it(deterministic: bool) -> list[list[tuple[int, ...]]]:
         engine = Engine(*parts, small_policy.device(), deterministic, slots)
@@ -417,7 +417,7 @@ def test_an_architecture_without_a_fast_path_is_said_once(
     other: Engine, parts: tuple[Any, Chat], capsys: pytest.CaptureFixture[str]
 ):
     Engine(other.model, parts[1], small_policy.device())
-    sampler._said.clear()
+    sampler._printed.clear()
     Engine(other.model, parts[1], small_policy.device())
     Engine(other.model, parts[1], small_policy.device())
     assert (
@@ -495,9 +495,9 @@ def test_a_batchs_session_is_gone_with_its_dialogues_without_a_look_at_cycles(pa
     gc.collect()
     gc.disable()
     try:
-        with LoopBeside() as beside:
-            session = beside.run(play())
-            beside.run(asyncio.sleep(0))
+        with LoopThread() as loop_thread:
+            session = loop_thread.run(play())
+            loop_thread.run(asyncio.sleep(0))
         assert session() is None
     finally:
         gc.enable()
@@ -509,21 +509,21 @@ def test_slots_of_weights_that_gave_nan_are_not_used_again(parts: tuple[Any, Cha
     model, chat = copy.deepcopy(parts[0]), parts[1]
     engine = Engine(model, chat, small_policy.device())
 
-    def said(temperature: float) -> list[tuple[int, ...]]:
+    def sampled_ids(temperature: float) -> list[tuple[int, ...]]:
         session = engine.session(PROMPTS, SEEDS, temperature, 160)
         first = session.sample([0, 1, 2], 12)
         for row, output in enumerate(("1", "some more words", "22")):
             session.append(row, [CALL], [output])
         return [one.ids for one in (*first, *session.sample([0, 1, 2], 12))]
 
-    expected = said(1.0)
+    expected = sampled_ids(1.0)
     weight = model.model.layers[0].mlp.down_proj.weight
     before = weight.detach().clone()
     weight.data.fill_(float("nan"))
     with suppress(RuntimeError):  # no token can be drawn
-        said(temperature)
+        sampled_ids(temperature)
     weight.data.copy_(before)
-    assert said(1.0) == expected
+    assert sampled_ids(1.0) == expected
 
 
 def test_who_cannot_have_the_loop_is_told_why_once(
@@ -532,8 +532,8 @@ def test_who_cannot_have_the_loop_is_told_why_once(
     monkeypatch.setattr(decoding, "why_not", lambda: "OSError: another OpenMP")
     for _ in range(2):
         Engine(*parts, small_policy.device())
-    said = capsys.readouterr().out
-    assert said.count("attention by PyTorch's operations, which are slower: OSError: another OpenMP") == 1
+    output = capsys.readouterr().out
+    assert output.count("attention by PyTorch's operations, which are slower: OSError: another OpenMP") == 1
 
 
 # -- lower precision -------------------------------------------------------------------------------
@@ -547,7 +547,7 @@ def test_in_bfloat16_a_token_has_the_log_probability_that_it_was_drawn_with(
     low = exact.decoding_in("bfloat16")
     differences = []
     for engine in (low, exact):
-        session = engine.session(PROMPTS, SEEDS, temperature, max_tokens=160)
+        session = engine.session(PROMPTS, SEEDS, temperature, max_context_tokens=160)
         prompts = [list(ids) for ids in session.pending]
         for prompt, one in zip(prompts, session.sample([0, 1, 2], max_new=12), strict=True):
             ids = prompt + list(one.ids)
@@ -562,7 +562,7 @@ def test_two_samplers_of_one_model_do_not_share_what_they_keep(parts: tuple[Any,
     exact = Engine(*parts, small_policy.device())
     low = exact.decoding_in("bfloat16")
     for engine in (exact, low, exact):
-        engine.session(PROMPTS, SEEDS, 1.0, max_tokens=160).sample([0, 1, 2], max_new=4)
+        engine.session(PROMPTS, SEEDS, 1.0, max_context_tokens=160).sample([0, 1, 2], max_new=4)
     assert low._held is not None
     assert exact._held is not None
     assert low._held[0] is not exact._held[0]

@@ -255,8 +255,8 @@ def test_a_rows_own_tools_win_over_the_jobs(ladder: Path, tmp_path: Path, ladder
     log = pq.read_table(tmp_path / "data/baseline/rollouts.parquet").to_pylist()
     mine = [row for row in log if row["example_id"] == rows[0]["id"] and row["num_tool_calls"]]
     assert all("A narrow one." in small_text(tmp_path, row) for row in mine)
-    heard = [row for row in mine if row["stop_reason"] == "completed"]  # in the others the last call may not be made
-    assert all(row["num_tool_errors"] == row["num_tool_calls"] for row in heard)
+    answered = [row for row in mine if row["stop_reason"] == "completed"]  # in the others the last call may not be made
+    assert all(row["num_tool_errors"] == row["num_tool_calls"] for row in answered)
     assert sum(row["num_tool_errors"] for row in mine) > 0
     rows[0]["tools"][0]["function"]["name"] = "nobody_serves_this"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -276,8 +276,8 @@ def test_rollouts_that_are_learned_from_may_be_sampled_in_bfloat16_and_validatio
 ):
     real, seen = Engine.session, set[tuple[bool, float]]()
 
-    def session(self: Engine, openings: Any, seeds: Any, temperature: float, max_tokens: Any) -> Any:
-        found = real(self, openings, seeds, temperature, max_tokens)
+    def session(self: Engine, openings: Any, seeds: Any, temperature: float, max_context_tokens: Any) -> Any:
+        found = real(self, openings, seeds, temperature, max_context_tokens)
         seen.add((found._forward is not self.forward and self._in_bfloat16, temperature))
         return found
 

@@ -28,7 +28,7 @@ from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.rollouts.policy import Policy, PolicyFailed, ReadsAhead
 from rft.sampling.engine import Engine
 from rft.sampling.remote import ChatPolicy, TokenPolicy, connection, policy_for
-from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
+from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, GenerateRequest, Route, ServerTurn
 from rft.sampling.remote.tokens import fold
 from rft.tools.client import ToolClient
 from rft.tools.lifetime import running
@@ -67,7 +67,7 @@ def opening(engine: Engine, ours: recipe.Recipe) -> Opening:
     """One that the policy answers with a call."""
     for example in ours.examples("train", 40, 0):
         one = Opening(example.messages)
-        if (said := engine.session([one], [(0,)], 0.0, 200).sample([0], 40)[0]).ended and said.reading.calls:
+        if (turn := engine.session([one], [(0,)], 0.0, 200).sample([0], 40)[0]).ended and turn.reading.calls:
             return one
     raise AssertionError("the policy calls no tool")
 
@@ -134,16 +134,16 @@ def test_a_whole_rollout_with_tools_is_the_in_process_engines(engine, ours, endp
     for one, other in zip(mine, theirs, strict=True):
         assert (one.rollout_id, one.stop_reason, one.reward) == (other.rollout_id, other.stop_reason, other.reward)
         assert other.num_forks == 0
-        for said, heard in zip(one.turns, other.turns, strict=True):
-            assert (said.prompt_ids, said.token_ids, said.text, said.calls) == (
-                heard.prompt_ids,
-                heard.token_ids,
-                heard.text,
-                heard.calls,
+        for turn, remote_turn in zip(one.turns, other.turns, strict=True):
+            assert (turn.prompt_ids, turn.token_ids, turn.text, turn.calls) == (
+                remote_turn.prompt_ids,
+                remote_turn.token_ids,
+                remote_turn.text,
+                remote_turn.calls,
             )
-            assert heard.logprobs == pytest.approx(said.logprobs, abs=1e-4)
-            assert said.usage is not None
-            assert heard.usage == replace(said.usage, cached=0), "this server does not say what it spared"
+            assert remote_turn.logprobs == pytest.approx(turn.logprobs, abs=1e-4)
+            assert turn.usage is not None
+            assert remote_turn.usage == replace(turn.usage, cached=0), "this server does not say what it spared"
 
 
 @pytest.mark.parametrize(("kind", "settings"), SERVERS, ids=["generate", "completions", "sglang"])
@@ -313,7 +313,7 @@ def test_passing_trouble_is_asked_again_and_then_leaves_the_turn_unsampled(engin
 
 
 @pytest.mark.parametrize(
-    ("kind", "path", "said", "spared"),
+    ("kind", "path", "value", "spared"),
     [
         ("vllm", "usage.prompt_tokens_details", {"cached_tokens": 4}, 4),
         ("vllm", "usage.prompt_tokens_details", {"cached_tokens": 10**6}, 0),
@@ -323,9 +323,9 @@ def test_passing_trouble_is_asked_again_and_then_leaves_the_turn_unsampled(engin
         ("sglang", "meta_info.cached_tokens", "4", 0),
     ],
 )
-def test_a_server_says_what_its_cache_spared(engine, opening, kind, path, said, spared):
+def test_a_server_says_what_its_cache_spared(engine, opening, kind, path, value, spared):
     async def use(server: TokenServer) -> Sampled:
-        server.faults = [puts(path, said)]
+        server.faults = [puts(path, value)]
         return await first_turn(tokens(server, kind), opening=opening)
 
     sampled = through(engine, use)
@@ -346,8 +346,8 @@ LASTING: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "words"), LASTING.values(), ids=LASTING)
-def test_lasting_trouble_stops_the_stage_with_a_remedy(engine, opening, fault, words):
+@pytest.mark.parametrize(("fault", "message"), LASTING.values(), ids=LASTING)
+def test_lasting_trouble_stops_the_stage_with_a_remedy(engine, opening, fault, message):
     async def use(server: TokenServer) -> None:
         server.faults = [fault]
         try:
@@ -355,7 +355,7 @@ def test_lasting_trouble_stops_the_stage_with_a_remedy(engine, opening, fault, w
         finally:
             assert len(server.asked) == 1
 
-    with pytest.raises(InfrastructureError, match=words):
+    with pytest.raises(InfrastructureError, match=message):
         through(engine, use)
 
 
@@ -383,7 +383,7 @@ def test_a_hang_ends_at_the_turns_deadline(engine, kind):
 def test_nobody_there_is_no_zero(engine, ours, endpoint):
     dead = config.PolicyServer(kind="vllm", url="http://127.0.0.1:9", model=MODEL, retries=0)
     done = asyncio.run(play(ours, endpoint, TokenPolicy(dead, engine.chat, (engine.chat.end_id,))))
-    assert {(one.stop_reason, one.reward, one.grade.score) for one in done} == {(StopReason.policy_error, None, None)}
+    assert {(one.stop_reason, one.reward, one.grade.score) for one in done} == {(StopReason.sampler_error, None, None)}
     assert "127.0.0.1:9" in done[0].grade.explanation
 
 
@@ -393,8 +393,8 @@ def test_one_failed_rollout_leaves_the_others_alone(engine, ours, endpoint):
         return await play(ours, endpoint, tokens(server, retries=0))
 
     done = through(engine, use)
-    assert sorted(one.stop_reason is StopReason.policy_error for one in done) == [False, False, True]
-    assert all((one.reward is None) == (one.stop_reason is StopReason.policy_error) for one in done)
+    assert sorted(one.stop_reason is StopReason.sampler_error for one in done) == [False, False, True]
+    assert all((one.reward is None) == (one.stop_reason is StopReason.sampler_error) for one in done)
 
 
 def test_another_context_than_ours_is_a_fork(engine, ours, endpoint):
@@ -484,15 +484,15 @@ def test_a_policy_can_be_closed_and_used_again(engine):
 
 # -- before and between batches --------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("more", "max_tokens", "temperature", "settings", "words"),
+    ("more", "max_tokens", "temperature", "settings", "message"),
     [
         ({"model": "gpt-9"}, 200, 1.0, {}, r"policy\.server\.model = 'gpt-9'.*\['tiny'\]"),
         ({}, 100_000, 1.0, {}, r"rollout\.max_tokens = 100000, but the server takes 256"),
         ({}, 200, 0.7, {"raw_logprobs": True}, "--logprobs-mode processed_logprobs"),
     ],
 )
-def test_what_would_spoil_every_rollout_is_found_before(engine, more, max_tokens, temperature, settings, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_would_spoil_every_rollout_is_found_before(engine, more, max_tokens, temperature, settings, message):
+    with pytest.raises(ConfigError, match=message):
         through(engine, lambda server: tokens(server, **more).check(max_tokens, temperature), **settings)
 
 
@@ -535,18 +535,18 @@ def make_adapters(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> l
 def test_new_weights_speak_from_the_next_turn_on(engine, adapters, kind):
     async def use(server: TokenServer) -> list[Sampled]:
         policy = tokens(server, kind)
-        said = [await first_turn(policy)]
+        turns = [await first_turn(policy)]
         for version, folder in enumerate(adapters, 1):
             await policy.update(folder, version)
             assert policy.version == version
-            said.append(await first_turn(policy))
+            turns.append(await first_turn(policy))
             (served,) = server.adapters.values()
             alone = served.session([OPENING], [(fold((1, 2), 0),)], 0.0, 200).sample([0], 40)[0]
-            assert (said[-1].ids, said[-1].logprobs) == (alone.ids, pytest.approx(alone.logprobs, abs=1e-4))
+            assert (turns[-1].ids, turns[-1].logprobs) == (alone.ids, pytest.approx(alone.logprobs, abs=1e-4))
         if kind == "vllm":
             salts = [body.get("cache_salt") for path, body in server.asked if path == GENERATE.path]
             assert salts == [None, *map(files.tree_sha256, adapters)]
-        return said
+        return turns
 
     assert len({one.ids for one in through(engine, use)}) == 3
 
@@ -579,7 +579,7 @@ def test_a_refused_adapter_is_an_error_and_the_old_weights_stay(engine, adapters
 
 
 # -- readers ---------------------------------------------------------------------------------------
-ASK = Ask((1, 2), 4, 1.0, 0, (9,), "m")
+REQUEST = GenerateRequest((1, 2), 4, 1.0, 0, (9,), "m")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["stop", "length", "token_id:3", ""]),
     lambda inner: (
@@ -610,21 +610,21 @@ def near(route: Route, ids: Any, scores: Any, finish: Any, usage: Any) -> Any:
 def test_any_reply_is_a_turn_or_a_typed_error(route: Route, whole: Any, ids: Any, scores: Any, finish: Any, usage: Any):
     for reply in (whole, near(route, ids, scores, finish, usage)):
         try:
-            said = route.read(reply, ASK)
+            turn = route.read(reply, REQUEST)
         except (Malformed, InfrastructureError):
             continue
-        assert isinstance(said, Said)
-        assert 0 < len(said.ids) == len(said.logprobs) <= ASK.max_new
+        assert isinstance(turn, ServerTurn)
+        assert 0 < len(turn.ids) == len(turn.logprobs) <= REQUEST.max_new
 
 
 def test_sglangs_own_end_token_is_the_policys(engine):
     pairs = [[-0.1, 3, None], [-0.2, 8, None]]
     reply = near(SGLANG, [3, 8], pairs, {"type": "stop", "matched": 8}, 2)
-    assert SGLANG.read(reply, ASK) == Said((3, 8), (-0.1, -0.2), True)
+    assert SGLANG.read(reply, REQUEST) == ServerTurn((3, 8), (-0.1, -0.2), True)
     with pytest.raises(InfrastructureError, match="not an end token"):
-        SGLANG.read(near(SGLANG, None, pairs, {"type": "stop", "matched": 9}, 2), ASK)
+        SGLANG.read(near(SGLANG, None, pairs, {"type": "stop", "matched": 9}, 2), REQUEST)
     with pytest.raises(Malformed, match="other tokens"):
-        SGLANG.read(near(SGLANG, [3], pairs, {"type": "length"}, 2), ASK)
+        SGLANG.read(near(SGLANG, [3], pairs, {"type": "length"}, 2), REQUEST)
 
 
 # -- chat completions ------------------------------------------------------------------------------
@@ -656,9 +656,9 @@ def test_a_chat_endpoint_that_returns_ids_is_checked_for_forks(engine, ours, end
     )
     for one, other in zip(mine, theirs, strict=True):
         assert other.num_forks == 0
-        for said, heard in zip(one.turns, other.turns, strict=True):
-            assert (said.prompt_ids, said.token_ids) == (heard.prompt_ids, heard.token_ids)
-            assert heard.logprobs == pytest.approx(said.logprobs, abs=1e-4)
+        for turn, remote_turn in zip(one.turns, other.turns, strict=True):
+            assert (turn.prompt_ids, turn.token_ids) == (remote_turn.prompt_ids, remote_turn.token_ids)
+            assert remote_turn.logprobs == pytest.approx(turn.logprobs, abs=1e-4)
 
 
 def test_a_chat_endpoint_that_renders_other_tokens_forks(engine, ours, endpoint):

@@ -49,18 +49,18 @@ def call(arguments: Any, call_id: Any = "call_abc", name: Any = "lookup") -> dic
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def hear(*replies: dict[str, Any], tools: Sequence[dict[str, Any]] = ()) -> tuple[list[Sampled], Scripted]:
+def turns_of(*replies: dict[str, Any], tools: Sequence[dict[str, Any]] = ()) -> tuple[list[Sampled], Scripted]:
     """The turns that the replies become, each call answered, and what was asked."""
 
     async def all_of_it() -> tuple[list[Sampled], Scripted]:
         async with scripted(*(says(one) for one in replies)) as server:
             (dialogue,) = ChatPolicy(at(server.endpoint.url), tools).open([OPENING], [(0,)], 0.5, 200)
-            heard = []
+            turns = []
             for _ in replies:
-                heard.append(await dialogue.sample(30, 10.0))
-                calls = heard[-1].reading.calls
+                turns.append(await dialogue.sample(30, 10.0))
+                calls = turns[-1].reading.calls
                 dialogue.append(calls, [ToolResult(one.call_id, one.problem or "r") for one in calls])
-            return heard, server
+            return turns, server
 
     return asyncio.run(all_of_it())
 
@@ -80,20 +80,20 @@ def hear(*replies: dict[str, Any], tools: Sequence[dict[str, Any]] = ()) -> tupl
     ],
 )
 def test_calls_keep_their_ids_and_a_bad_one_says_what_is_wrong(given: Any, read: ToolCall):
-    (sampled,), _ = hear(reply(None, [given], "tool_calls"))
+    (sampled,), _ = turns_of(reply(None, [given], "tool_calls"))
     assert sampled == Sampled("", Reading("", (read,)))
 
 
 def test_an_id_that_is_there_twice_is_told_apart():
-    (sampled,), _ = hear(reply("", [call("{}"), call('{"key": "k"}')], "tool_calls"))
+    (sampled,), _ = turns_of(reply("", [call("{}"), call('{"key": "k"}')], "tool_calls"))
     assert [one.call_id for one in sampled.reading.calls] == ["call_abc", "call_abc_"]
 
 
 def test_what_goes_back_is_what_came_with_its_reasoning():
     replies = reply(None, [call("{}"), call("{oops", "call_bad")], "tool_calls", reasoning_content="hm"), reply("9153")
-    heard, server = hear(*replies)
-    assert heard[0].reading.reasoning == "hm"
-    assert heard[1] == Sampled("9153", Reading("9153"))
+    turns, server = turns_of(*replies)
+    assert turns[0].reading.reasoning == "hm"
+    assert turns[1] == Sampled("9153", Reading("9153"))
     assert server.bodies[1]["messages"][1:] == [
         {
             "role": "assistant",
@@ -108,7 +108,7 @@ def test_what_goes_back_is_what_came_with_its_reasoning():
 
 def test_the_body_is_plain_chat_completions():
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    _, server = hear(reply("x"), tools=[tool])
+    _, server = turns_of(reply("x"), tools=[tool])
     seed = fold((0,), 0)
     assert server.bodies == [
         {
@@ -121,11 +121,11 @@ def test_the_body_is_plain_chat_completions():
         }
     ]
     assert server.paths == ["/v1/chat/completions"]
-    assert "tools" not in hear(reply("x"))[1].bodies[0]
+    assert "tools" not in turns_of(reply("x"))[1].bodies[0]
 
 
 def test_a_turn_cut_by_its_limit_has_not_ended():
-    assert [one.ended for one in hear(reply("cut", finish="length"), reply("whole"))[0]] == [False, True]
+    assert [one.ended for one in turns_of(reply("cut", finish="length"), reply("whole"))[0]] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_a_turn_cut_by_its_limit_has_not_ended():
 def test_a_reply_that_is_none_leaves_the_turn_unsampled(bad: Any):
     if bad == []:
         with pytest.raises(InfrastructureError, match="no 'choices'"):
-            hear(bad)
+            turns_of(bad)
     else:
         with pytest.raises(PolicyFailed):
-            hear(bad)
+            turns_of(bad)
 
 
 # -- a server that says nothing -------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_who_waits_for_a_first_reply_is_told_so_once(
         async with scripted(says({"data": []}), *first, never) as server:
             policy = ChatPolicy(at(server.endpoint.url, timeout_s=0.4, retries=0), ())
             dialogues = policy.open([OPENING] * 3, [(0,)] * 3, 0.5, 200)
-            await policy.ask_limit(None)
+            await policy.fetch_context_limit(None)
             if first:
                 await dialogues[0].sample(30, 10.0)
             monkeypatch.setattr(connection, "QUIET_S", 0.0)
@@ -210,7 +210,7 @@ def test_an_address_may_be_given_down_to_the_route(ending: str) -> None:
     ],
 )
 def test_a_turn_costs_what_the_endpoint_counts(usage: Any, cost: Usage | None):
-    (sampled,), _ = hear({**reply("x"), "usage": usage})
+    (sampled,), _ = turns_of({**reply("x"), "usage": usage})
     assert sampled.usage == cost
 
 
@@ -279,8 +279,12 @@ class Endpoint:
             return web.json_response(
                 {"error": {"message": f"This model's maximum context length is {self.takes} tokens."}}, status=400
             )
-        said = sum(message["role"] == "assistant" for message in body["messages"])
-        made = reply(None, [call("{}", f"call_{said}")], "tool_calls") if said < self.calls else reply("4711")
+        num_answers = sum(message["role"] == "assistant" for message in body["messages"])
+        made = (
+            reply(None, [call("{}", f"call_{num_answers}")], "tool_calls")
+            if num_answers < self.calls
+            else reply("4711")
+        )
         return web.json_response({**made, "usage": {"prompt_tokens": num_tokens, "completion_tokens": 1}})
 
     def turns(self) -> list[Any]:
@@ -312,7 +316,7 @@ def long(name: str, num_tokens: int, padding: int = 0) -> Opening:
 )
 def test_an_endpoint_may_say_how_long_a_context_it_takes(models: Any, limit: int | None):
     async def use(policy: ChatPolicy) -> int | None:
-        await policy.ask_limit(None)
+        await policy.fetch_context_limit(None)
         return policy.limit(None)
 
     assert using(Endpoint(models), use) == limit
@@ -321,18 +325,18 @@ def test_an_endpoint_may_say_how_long_a_context_it_takes(models: Any, limit: int
 @pytest.mark.parametrize("status", [401, 500, 503])
 def test_an_endpoint_that_fails_says_nothing_about_its_limit(status: int):
     with pytest.raises(InfrastructureError, match=str(status)):
-        using(Endpoint(status), lambda policy: policy.ask_limit(None))
+        using(Endpoint(status), lambda policy: policy.fetch_context_limit(None))
 
 
 def test_nobody_there_is_an_error():
     with pytest.raises(InfrastructureError, match="Is that server running"):
-        asyncio.run(ChatPolicy(at("http://127.0.0.1:9"), []).ask_limit(None))
+        asyncio.run(ChatPolicy(at("http://127.0.0.1:9"), []).fetch_context_limit(None))
 
 
 def test_a_limit_that_the_endpoint_does_not_take_is_refused():
-    using(Endpoint({"context_window": 500}), lambda policy: policy.ask_limit(500))
+    using(Endpoint({"context_window": 500}), lambda policy: policy.fetch_context_limit(500))
     with pytest.raises(ConfigError, match=r"rollout\.max_tokens = 501, but the server takes 500"):
-        using(Endpoint({"context_window": 500}), lambda policy: policy.ask_limit(501))
+        using(Endpoint({"context_window": 500}), lambda policy: policy.fetch_context_limit(501))
 
 
 @pytest.mark.parametrize(("models", "num_asked"), [(404, [90] * 4), ({"max_model_len": 7050}, [90, 48])])
@@ -342,7 +346,7 @@ def test_the_context_is_bounded_by_what_the_endpoint_says_and_else_not_at_all(mo
     endpoint = Endpoint(models, calls=3)
 
     async def use(policy: ChatPolicy) -> bool:
-        await policy.ask_limit(None)
+        await policy.fetch_context_limit(None)
         (dialogue,) = policy.open([long("n-1", 7001)], [(0,)], 0.5, None)
         while True:
             sampled = await dialogue.sample(90, 10.0)
@@ -365,7 +369,7 @@ def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, c
         endpoint = Endpoint(models, counts=True)
 
         async def use(policy: ChatPolicy, length: int = length) -> None:
-            await policy.ask_limit(configured)
+            await policy.fetch_context_limit(configured)
             await policy.check_openings([long("n-1", 10, 900), long("n-2", length), long("n-3", 20)], configured)
 
         if fits:
@@ -380,7 +384,7 @@ def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, c
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "configured", "words"),
+    ("endpoint", "configured", "message"),
     [
         (Endpoint(), 300, r"example 'n-2': its opening alone has 300 tokens, and rollout\.max_tokens is 300"),
         (
@@ -396,17 +400,17 @@ def test_a_server_that_counts_finds_the_opening_that_does_not_fit(models: Any, c
     ],
 )
 def test_one_that_cannot_count_is_tried_with_the_longest_opening(
-    endpoint: Endpoint, configured: int | None, words: str | None
+    endpoint: Endpoint, configured: int | None, message: str | None
 ):
     async def use(policy: ChatPolicy) -> None:
-        await policy.ask_limit(configured)
+        await policy.fetch_context_limit(configured)
         for _ in range(2):
             await policy.check_openings([long("n-1", 10), long("n-2", 300), long("n-3", 20)], configured)
 
-    if words is None:
+    if message is None:
         using(endpoint, use)
     else:
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             using(endpoint, use)
     (tried,) = endpoint.turns()
     assert (tried["messages"], tried["max_tokens"]) == (list(long("n-2", 300).messages), 1)

@@ -26,7 +26,7 @@ def test_without_a_limit_of_ours_the_servers_holds(engine, kind, name):
 
     async def use(server: TokenServer) -> None:
         policy = tokens(server, kind)
-        await policy.ask_limit(None)
+        await policy.fetch_context_limit(None)
         assert policy.limit(None) == 256
         (dialogue,) = policy.open([OPENING], [(0,)], 0.0, None)
         await dialogue.sample(1000, 30.0)
@@ -39,7 +39,7 @@ def test_without_a_limit_of_ours_the_servers_holds(engine, kind, name):
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_server_that_does_not_say_how_long_a_context_it_takes_needs_a_limit_of_ours(engine, kind):
     async def use(server: TokenServer) -> None:
-        await tokens(server, kind).ask_limit(200)
+        await tokens(server, kind).fetch_context_limit(200)
         await tokens(server, kind).check(None, 1.0)
 
     with pytest.raises(

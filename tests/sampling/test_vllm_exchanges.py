@@ -18,7 +18,7 @@ import pytest
 
 from rft.sampling.engine import Engine
 from rft.sampling.remote import context
-from rft.sampling.remote.routes import COMPLETIONS, GENERATE, Ask
+from rft.sampling.remote.routes import COMPLETIONS, GENERATE, GenerateRequest
 from tests import small_policy, tiny_recipe
 from tests.token_server import MODEL, serving
 
@@ -97,8 +97,8 @@ def test_our_client_reads_what_a_real_one_answered():
     for name, route in (("generate", GENERATE), ("completions", COMPLETIONS)):
         held = HELD[name]
         ids = held["body"].get("token_ids") or held["body"]["prompt"]
-        said = route.read(held["reply"], Ask(tuple(ids), 6, 0.0, 1, (2,), "smol"))
-        assert len(said.ids) == len(said.logprobs) == 6
-        assert all(score < 0 for score in said.logprobs)
+        turn = route.read(held["reply"], GenerateRequest(tuple(ids), 6, 0.0, 1, (2,), "smol"))
+        assert len(turn.ids) == len(turn.logprobs) == 6
+        assert all(score < 0 for score in turn.logprobs)
     models = HELD["models"]["reply"]["data"]
     assert [context._length(model) for model in models] == [2048]

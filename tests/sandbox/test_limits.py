@@ -145,8 +145,8 @@ def test_a_cell_that_cannot_be_joined_is_no_fault_of_the_program(tmp_path: Path)
     async def play() -> None:
         cell = limits.GroupCell(tmp_path / "no" / "group", "memory.events")
         done = await asyncio.create_subprocess_exec(*cell.prefix, "true", stderr=subprocess.PIPE)
-        _, words = await done.communicate()
+        _, errors = await done.communicate()
         assert done.returncode != 0
-        assert b"no/group" in words
+        assert b"no/group" in errors
 
     boxes.run(play())

@@ -393,9 +393,9 @@ def test_no_program_can_make_us_fail(script: str) -> None:
         async with Box() as sandbox:
             before = await sandbox.snapshot()
             await sandbox.exec(["sh", "-c", script])
-            for look in (sandbox.diff(), sandbox.list_files(), sandbox.exec(["true"]), sandbox.write_file("x", b"")):
+            for read in (sandbox.diff(), sandbox.list_files(), sandbox.exec(["true"]), sandbox.write_file("x", b"")):
                 with contextlib.suppress(Refusal):
-                    await look
+                    await read
             (branch,) = await sandbox.branch(await sandbox.snapshot(), 1)
             await branch.close()
             await sandbox.restore(before)

@@ -187,9 +187,9 @@ def test_a_tree_without_end_is_refused() -> None:
         async with Box() as sandbox:
             deep = "i=0; while [ $i -lt 80 ]; do mkdir d && cd d; i=$((i+1)); done"
             assert (await sandbox.exec(sh(deep))).returncode == 0
-            for look in (sandbox.list_files, sandbox.diff):
+            for read in (sandbox.list_files, sandbox.diff):
                 with pytest.raises(Refusal, match="deeper than 64 folders"):
-                    await look()
+                    await read()
 
     boxes.run(play())
 

@@ -32,10 +32,10 @@ class _Scripted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.real.exec_module(module)
         real, smoke = module.play, module.Smoke
 
-        def play(agent, tree, hear, *rest):
+        def play(agent, tree, on_line, *rest):
             if not (tree / "data/policy/model.bin").exists():
-                return real(agent, tree, hear, *rest)
-            hear("[smoke] scripted")
+                return real(agent, tree, on_line, *rest)
+            on_line("[smoke] scripted")
             return smoke(source="scripted", examples=4, solved=4, mean_reward=1.0, stop_reasons={}, seconds=0.0)
 
         module.play = play

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rft import reports, shelves
+from rft import reports, stage_files
 from rft.errors import ConfigError
 from tests import tiny_recipe
-from tests.ladder import again, inside, shelf
+from tests.ladder import again, inside, stage_hashes
 
 pytestmark = pytest.mark.usefixtures("ready_server")
 
@@ -25,7 +25,7 @@ def test_baseline_counts_add_up(ladder: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["examples", "policy", "baseline", "prompt", "train"])
 def test_equal_inputs_give_equal_bytes(ladder: Path, tmp_path: Path, ladder_recipe: Path, stage: str):
-    assert shelf(again(ladder, tmp_path, ladder_recipe, stage), stage) == shelf(ladder, stage)
+    assert stage_hashes(again(ladder, tmp_path, ladder_recipe, stage), stage) == stage_hashes(ladder, stage)
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_one_example_of_many_that_ever_scores_is_no_sign_of_readiness(ladder: Pa
     made, twelve = teachable(tmp_path / "recipe"), {"validation": 12}
     more = again(ladder, tmp_path / "more", made, "examples", examples=twelve)
     with inside(more):
-        targets = [row.target for row in shelves.load_examples("validation")]
+        targets = [row.target for row in stage_files.load_examples("validation")]
     for number, readiness in ((1, "not yet"), (2, "ready")):
         rescaled = tiny_recipe.rescale(made, 0, 1, f'float(item["target"] in {targets[:number]})')
         again(more, tmp_path / str(number), rescaled, "baseline", baseline={"examples": 12}, examples=twelve)

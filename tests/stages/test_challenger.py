@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rft import config, reports, shelves
+from rft import config, reports, stage_files
 from rft.errors import ConfigError
 from rft.gate import evidence
 from rft.reports import Arm
@@ -44,10 +44,10 @@ def test_the_three_arms_share_examples(ladder: Path):
 def test_people_are_shown_validation_examples_and_the_test_arms_do_not_notice(
     ladder: Path, ladder_recipe: Path, tmp_path: Path
 ):
-    shown = reports.read(reports.Shown, ladder / shelves.path(reports.Shown))
-    rows = rollout_log.read(ladder / shelves.SHOWN)
+    shown = reports.read(reports.Shown, ladder / stage_files.path(reports.Shown))
+    rows = rollout_log.read(ladder / stage_files.SHOWN_ROLLOUTS)
     with stages.inside(ladder):
-        first = [example.id for example in shelves.load_examples("validation")]
+        first = [example.id for example in stage_files.load_examples("validation")]
     assert shown.examples == len(first) == 12, "all, because there are fewer than the default"
     assert {name: [row.example_id for row in arm] for name, arm in shown.arms.items()} == dict.fromkeys(
         ("champion", "champion_new_prompt", "challenger"), first
@@ -59,8 +59,8 @@ def test_people_are_shown_validation_examples_and_the_test_arms_do_not_notice(
     none = stages.again(ladder, tmp_path, ladder_recipe, "challenger", challenger={"shown": 0})
     for name in ("report.json", "rollouts.parquet"):
         assert (none / "data/challenger" / name).read_bytes() == (ladder / "data/challenger" / name).read_bytes()
-    assert reports.read(reports.Shown, none / shelves.path(reports.Shown)).examples == 0
-    assert rollout_log.read(none / shelves.SHOWN) == []
+    assert reports.read(reports.Shown, none / stage_files.path(reports.Shown)).examples == 0
+    assert rollout_log.read(none / stage_files.SHOWN_ROLLOUTS) == []
 
 
 def test_more_examples_than_there_are_cannot_be_shown(ladder_recipe: Path):

@@ -42,7 +42,7 @@ BAD = '<tool_call>\n{"name": "lookup", "arguments": [1]}\n</tool_call>'
 def judge(new: Arm, old: Arm, **thresholds: Any) -> dict[str, Check]:
     section = config.parse({**sample_reports.GATE.model_dump(), **thresholds}, "params.yaml", config.Gate)
     case = Case(section, new, old, 0.025, reports.HackSource(declared=True, flagged=[], tried=0))
-    return {check.name: check for check in checks.of(case)}
+    return {check.name: check for check in checks.checks(case)}
 
 
 # -- real rollouts ---------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_more_turns_at_p95_fail(ours: recipe.Recipe, endpoint: Any):
     assert (found.value, found.detail) == (1, "2 turns, champion 1")
     assert not found.passed
     assert judge(long, short, max_turns_p95_increase=1)[wording.TURNS].passed
-    assert wording.in_words(found).startswith("P95 turns: ")
+    assert wording.describe(found).startswith("P95 turns: ")
 
 
 def lost(one: Arm, num: int) -> Arm:

@@ -15,16 +15,16 @@ import scripted_windows as windows
 import tiny_recipe
 from scipy.stats import binomtest
 
-from rft import config, recipe, reports, shelves
+from rft import config, recipe, reports, stage_files
 from rft.config import Drift
+from rft.drift import comparison, profile
+from rft.drift.features import plan_of, plan_of_inputs
 from rft.errors import ConfigError, UserError
 from rft.recipe import Recipe
 from rft.reports import Contract, DriftReport, FeatureDrift, Profile
-from rft.snapshots import columns, ingest, reading
 from rft.stages import drift, traffic
 from rft.tools import signatures
-from rft.windows import comparison, feedback, profile
-from rft.windows.features import plan_of, plan_of_inputs
+from rft.traffic import columns, feedback, ingest, reading
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_what_the_agent_did_has_no_reference_before_the_first_champion(clone: Pa
 
 
 @pytest.mark.slow
-def test_another_window_is_checked_without_touching_a_shelf(clone: Path) -> None:
+def test_another_window_is_checked_without_touching_stage_files(clone: Path) -> None:
     judged(windows.rows(200))
     before = {path: path.read_bytes() for path in Path("data").rglob("*") if path.is_file()}
     second = windows.snapshot(clone / "elsewhere", windows.rows(200, seed=1, calls=3, latency_s=9.0))
@@ -270,7 +270,7 @@ def test_another_window_is_checked_without_touching_a_shelf(clone: Path) -> None
         "mean 1, P50 1, P95 1; now mean 3, P50 3, P95 3",
     )
     assert not row(report, "tool_mix", "window").drifted
-    itself = drift.check(params(), shelves.SNAPSHOT)
+    itself = drift.check(params(), stage_files.SNAPSHOT)
     assert row(itself, "tool_mix").detail.startswith("no reference yet")
 
 
@@ -296,7 +296,7 @@ def test_a_window_can_be_checked_before_any_stage_ran(clone: Path) -> None:
 @pytest.mark.slow
 def test_what_the_agent_did_is_compared_with_the_champions_traffic(clone: Path) -> None:
     kept(windows.rows(200, tool_errors=1, calls=6))
-    reports.write(profiled(windows.rows(200, seed=5), "version 2"), shelves.reference_file("window"))
+    reports.write(profiled(windows.rows(200, seed=5), "version 2"), stage_files.reference_file("window"))
     drift.run(params())
     errors = row(reports.read(DriftReport, Path("data/drift/report.json")), "tool_errors", "window")
     assert (errors.drifted, errors.effect, errors.reference) == (True, 1.0, "version 2")
@@ -304,7 +304,7 @@ def test_what_the_agent_did_is_compared_with_the_champions_traffic(clone: Path) 
 
 @pytest.mark.slow
 def test_another_window_is_compared_with_the_champion_not_with_what_the_last_run_was(clone: Path) -> None:
-    """After a promotion, the last run's shelf still holds the reference of the champion before."""
+    """After a promotion, the last run's files still hold the reference of the champion before."""
     judged(windows.rows(200))
     reports.write(profiled(windows.rows(200, seed=5), "version 2"), Path("data/champion/profile.json"))
     reports.write(reports.Champion(version=2, profile_path="profile.json"), Path("data/champion/champion.json"))
@@ -345,10 +345,10 @@ def test_a_feature_that_the_recipe_dropped_is_named(clone: Path) -> None:
 
 def test_other_bins_are_refused(clone: Path) -> None:
     kept(windows.rows(200))
-    path = shelves.REFERENCE_PROFILE
+    path = stage_files.REFERENCE_PROFILE
     known = reports.read(Profile, path)
-    words = known.features["input_words"].model_copy(update={"edges": [1.0, 2.0], "counts": [1, 2, 3], "cells": []})
-    reports.write(known.model_copy(update={"features": known.features | {"input_words": words}}), path)
+    other = known.features["input_words"].model_copy(update={"edges": [1.0, 2.0], "counts": [1, 2, 3], "cells": []})
+    reports.write(known.model_copy(update={"features": known.features | {"input_words": other}}), path)
     with pytest.raises(UserError, match="has other bins for 'input_words'"):
         drift.run(params())
 

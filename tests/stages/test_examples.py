@@ -13,15 +13,15 @@ import tiny_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rft import config, recipe, reports, shelves
+from rft import config, recipe, reports, stage_files
 from rft.errors import UserError
 from rft.recipe import Split
 from rft.reports import ExamplesReport, Profile
 from rft.rows import sha256
 from rft.stages import examples, traffic
+from rft.traffic import imitated
+from rft.traffic.texts import user_text
 from rft.types import SPLITS, Example
-from rft.windows import imitated
-from rft.windows.words import user_text
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def params(min_feedback: int = 20, **section: Any) -> config.Params:
     )
 
 
-def shelf() -> dict[str, bytes]:
+def stage_bytes() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(Path("data/examples").glob("*"))}
 
 
@@ -52,10 +52,10 @@ def edit_recipe(old: str, new: str) -> None:
     path.write_text(source.replace(old, new))
 
 
-def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
+def test_the_recipes_examples_become_stage_files(clone: Path) -> None:
     examples.run(params())
     rows_of = {f"{split}.jsonl" for split in SPLITS}
-    assert set(shelf()) == rows_of | {"imitated.json", "keys.json", "profile.json", "report.json"}
+    assert set(stage_bytes()) == rows_of | {"imitated.json", "keys.json", "profile.json", "report.json"}
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert report.counts == {"train": 40, "validation": 10, "test": 12}
     assert set(report.leakage.values()) == {0}
@@ -66,7 +66,7 @@ def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
         "targets of train in validation", "targets of train in test",
     }  # fmt: skip
     for split in SPLITS:
-        rows = shelves.load_examples(split)
+        rows = stage_files.load_examples(split)
         assert len(rows) == report.counts[split]
         assert report.sha256[split] == sha256(rows)
         assert sum(report.slices[split].values()) == len(rows)
@@ -76,11 +76,11 @@ def test_the_recipes_examples_become_a_shelf(clone: Path) -> None:
 
 def test_equal_settings_give_equal_bytes_and_another_seed_others(clone: Path) -> None:
     examples.run(params())
-    first = shelf()
+    first = stage_bytes()
     examples.run(params())
-    assert shelf() == first
+    assert stage_bytes() == first
     examples.run(params(seed=1))
-    assert shelf()["train.jsonl"] != first["train.jsonl"]
+    assert stage_bytes()["train.jsonl"] != first["train.jsonl"]
 
 
 # -- from a window ---------------------------------------------------------------------------------
@@ -92,14 +92,16 @@ def record(rows: list[dict[str, Any]]) -> None:
 
 def test_a_refresh_trains_on_the_latest_graded_traffic(clone: Path) -> None:
     examples.run(params())
-    measured = {split: shelf()[f"{split}.jsonl"] for split in ("validation", "test")}
+    measured = {split: stage_bytes()[f"{split}.jsonl"] for split in ("validation", "test")}
     rows = windows.rows(80)
     for row in rows[::2]:
         row["feedback"] = None
     record(rows)
     examples.run(params(source="window", train=30))
-    assert [row.id for row in shelves.load_examples("train")] == [row["conversation_id"] for row in rows[1::2]][-30:]
-    assert {split: shelf()[f"{split}.jsonl"] for split in ("validation", "test")} == measured
+    assert [row.id for row in stage_files.load_examples("train")] == [row["conversation_id"] for row in rows[1::2]][
+        -30:
+    ]
+    assert {split: stage_bytes()[f"{split}.jsonl"] for split in ("validation", "test")} == measured
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert (report.source, report.counts["train"]) == ("window", 30)
     assert (
@@ -112,7 +114,7 @@ def test_too_little_feedback_says_how_much(clone: Path) -> None:
     record(windows.rows(60, feedback=None))
     with pytest.raises(UserError, match=r"only 0 graded conversations can become examples \(drift.min_feedback = 20\)"):
         examples.run(params(source="window"))
-    assert shelf() == {}
+    assert stage_bytes() == {}
 
 
 def test_traffic_that_holds_what_is_tested_is_leakage(clone: Path) -> None:
@@ -126,7 +128,7 @@ def test_traffic_that_holds_what_is_tested_is_leakage(clone: Path) -> None:
         ),
     ):
         examples.run(params(source="window", train=100))
-    assert shelf() == {}
+    assert stage_bytes() == {}
 
 
 # -- what is imitated ------------------------------------------------------------------------------
@@ -150,14 +152,14 @@ def test_confirmed_answers_are_imitated_and_never_what_is_measured(clone: Path) 
     record([*window, *(windows.conversation(number) for number in planted)])
     settings = imitating(algorithm="supervised", source="traffic")
     examples.run(settings)
-    dialogues, left_out = shelves.load_imitated()
+    dialogues, left_out = stage_files.load_imitated()
     assert left_out == {
         "its answer was corrected": 1,
         "its input is in validation or test": 5,
         "it does not end with an answer": 1,
         "older than examples.train asks for": 17,
     }
-    measured = {user_text(row.messages) for split in SPLITS[1:] for row in shelves.load_examples(split)}
+    measured = {user_text(row.messages) for split in SPLITS[1:] for row in stage_files.load_examples(split)}
     assert len(dialogues) == 40
     assert not measured & {user_text(messages) for messages in dialogues}
     assert all(messages[-1]["role"] == "assistant" for messages in dialogues)
@@ -178,7 +180,7 @@ def test_demonstrations_that_know_what_is_measured_are_left_out(clone: Path) -> 
     plant("test", 4)
     asked = {"algorithm": "supervised", "source": "demonstrations", "supervised": {"demonstrations": 20}}
     examples.run(imitating(**asked))
-    dialogues, left_out = shelves.load_imitated()
+    dialogues, left_out = stage_files.load_imitated()
     assert (len(dialogues), left_out) == (16, {"its input is in validation or test": 4})
 
 
@@ -191,7 +193,7 @@ def test_a_warm_start_on_what_is_measured_is_refused(clone: Path) -> None:
         sections = params().model_dump(mode="json", by_alias=True) | {"policy": section}
         with pytest.raises(UserError, match=told):
             examples.run(config.parse(sections))
-    assert shelf() == {}
+    assert stage_bytes() == {}
     examples.run(config.parse(sections | {"policy": {"model": "some/model"}}))
 
 
@@ -201,7 +203,7 @@ def test_near_duplicates_are_left_out_where_they_matter(clone: Path) -> None:
     edit_recipe('f"value of {key}"', 'f"please tell me now what the value is that belongs to this key here: {key}"')
     asked = {"algorithm": "supervised", "source": "demonstrations", "supervised": {"demonstrations": 20}}
     examples.run(imitating(**asked))
-    assert len(shelves.load_imitated()[0]) == 20
+    assert len(stage_files.load_imitated()[0]) == 20
     section = config.Examples(near_duplicate=0.5, max_near_duplicates=1.0)
     closed = imitated.Closed(tiny_split("test", 12), section, examples.target_elements)
     loaded = recipe.load(params().recipe)
@@ -212,11 +214,11 @@ def test_near_duplicates_are_left_out_where_they_matter(clone: Path) -> None:
 def test_where_nothing_is_imitated_a_new_window_changes_nothing_for_train(clone: Path) -> None:
     record(windows.rows(60))
     examples.run(params())
-    first = shelf()["imitated.json"]
+    first = stage_bytes()["imitated.json"]
     record(windows.rows(60, seed=1))
     examples.run(params())
-    assert shelf()["imitated.json"] == first
-    assert shelves.load_imitated() == ([], {})
+    assert stage_bytes()["imitated.json"] == first
+    assert stage_files.load_imitated() == ([], {})
 
 
 def tiny_split(split: Split, count: int) -> list[Example]:
@@ -288,7 +290,7 @@ def test_blocks_join_to_one_test_set_and_leave_the_rest_alone(clone: Path) -> No
     made: dict[tuple[int, int], dict[str, bytes]] = {}
     for block, blocks in ((0, 1), (1, 1), (0, 2)):
         examples.run(params(block=block, blocks=blocks))
-        made[block, blocks] = shelf()
+        made[block, blocks] = stage_bytes()
     for name in ("train.jsonl", "validation.jsonl", "profile.json", "keys.json"):
         assert len({files[name] for files in made.values()}) == 1, name
     assert made[0, 2]["test.jsonl"] == made[0, 1]["test.jsonl"] + made[1, 1]["test.jsonl"]
@@ -305,7 +307,7 @@ def test_a_recipe_that_offers_no_blocks_says_what_to_write(clone: Path, asked: d
         UserError, match=r"examples\.blocks = \d, but .*examples\.py offers no blocks\. .*`block: int = 0`"
     ):
         examples.run(params(**asked))
-    assert shelf() == {}
+    assert stage_bytes() == {}
     examples.run(params())
     assert not reports.read(ExamplesReport, Path("data/examples/report.json")).offers_blocks
 
@@ -321,7 +323,7 @@ def test_a_block_that_is_no_other_is_refused(clone: Path) -> None:
         UserError, match="ids of block 0 in block 1: 3 examples, texts of block 0 in block 1: 3 examples"
     ):
         examples.run(params(blocks=2))
-    assert shelf() == {}
+    assert stage_bytes() == {}
 
 
 BLOCKS = {0: [row("a", "one", ["I10", "E11"])], 1: [row("b", "two", ["J45"])]}
@@ -362,36 +364,36 @@ LONG = (
 )
 
 
-def say_more(note: str) -> None:
+def make_longer(note: str) -> None:
     """Let the recipe ask with many words, most of them the same in each example."""
     edit_recipe('f"value of {key}"', note)
 
 
 def test_near_duplicates_are_counted_and_shown_but_no_error(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    say_more(f'f"{LONG}"')
+    make_longer(f'f"{LONG}"')
     examples.run(params())
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert [(one.of, one.inside, one.num_examples, one.share) for one in report.near_duplicates] == [
         ("train", "validation", 10, 1.0), ("train", "test", 12, 1.0), ("validation", "test", 12, 1.0),
     ]  # fmt: skip
     pair = report.near_duplicates[1].pairs[0]
-    assert pair.id in {row.id for row in shelves.load_examples("test")}
-    assert pair.repeats in {row.id for row in shelves.load_examples("train")}
-    said = capsys.readouterr().out
-    assert "near-duplicates: 12 examples of test (100.0%) like one of train, such as n-" in said
+    assert pair.id in {row.id for row in stage_files.load_examples("test")}
+    assert pair.repeats in {row.id for row in stage_files.load_examples("train")}
+    output = capsys.readouterr().out
+    assert "near-duplicates: 12 examples of test (100.0%) like one of train, such as n-" in output
 
 
 def test_near_duplicates_above_the_limit_are_an_error(clone: Path) -> None:
-    say_more(f'f"{LONG}"')
+    make_longer(f'f"{LONG}"')
     with pytest.raises(
         UserError,
         match=r"near-duplicates \(examples.near_duplicate = 0.8\), more than examples.max_near_duplicates = 99.0%: 10 "
         r"examples of validation \(100.0%\) like one of train, such as n-\d+ like n-\d+ \(0.8\d\); 12 examples of test",
     ):
         examples.run(params(max_near_duplicates=0.99))
-    assert shelf() == {}
+    assert stage_bytes() == {}
     examples.run(params(max_near_duplicates=1.0))
-    assert shelf() != {}
+    assert stage_bytes() != {}
 
 
 def test_inputs_that_only_share_a_few_words_are_none(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,7 +404,7 @@ def test_inputs_that_only_share_a_few_words_are_none(clone: Path, capsys: pytest
 
 
 def test_near_duplicates_can_be_switched_off(clone: Path) -> None:
-    say_more(f'f"{LONG}"')
+    make_longer(f'f"{LONG}"')
     examples.run(params(near_duplicate=None))
     assert "near_duplicates" not in Path("data/examples/report.json").read_text()
     with pytest.raises(UserError, match="max_near_duplicates needs near_duplicate, but that is null"):
@@ -410,7 +412,7 @@ def test_near_duplicates_can_be_switched_off(clone: Path) -> None:
 
 
 def test_blocks_are_compared_for_near_duplicates_too(clone: Path) -> None:
-    say_more(f'f"{LONG}"')
+    make_longer(f'f"{LONG}"')
     examples.run(params(blocks=2))
     report = reports.read(ExamplesReport, Path("data/examples/report.json"))
     assert [(one.of, one.inside, one.num_examples) for one in report.near_duplicates][2:] == [
@@ -419,7 +421,7 @@ def test_blocks_are_compared_for_near_duplicates_too(clone: Path) -> None:
 
 
 def test_traffic_that_nearly_holds_what_is_tested_is_shown(clone: Path) -> None:
-    say_more(f'f"{LONG}"')
+    make_longer(f'f"{LONG}"')
     asked = tiny_split("test", 1)[0].messages[0]["content"]
     rows = windows.rows(60, note="value of {key}")
     rows[7]["messages"][0]["content"] = asked.replace("good", "Good old")
@@ -445,7 +447,7 @@ def test_a_recipe_whose_example_has_no_messages_is_named(clone: Path) -> None:
         UserError, match=r"tiny/examples.py: train example 1 \(n-\d+\): has no messages: \[\]. Fix examples\(\)"
     ):
         examples.run(params())
-    assert shelf() == {}
+    assert stage_bytes() == {}
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -482,7 +484,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, bad: dict[str, Any]
     wrong = {key: value for key, value in (GOOD | bad).items() if value is not ...}
     path = windows.write(tmp_path / "train.jsonl", [GOOD | {"id": "first"}, wrong])
     with pytest.raises(UserError, match=r"train.jsonl:2: .*" + message):
-        shelves.load_examples("train", path)
+        stage_files.load_examples("train", path)
 
 
 def test_a_file_cut_off_in_any_byte_is_refused_or_shorter_by_whole_rows(tmp_path: Path) -> None:
@@ -494,15 +496,15 @@ def test_a_file_cut_off_in_any_byte_is_refused_or_shorter_by_whole_rows(tmp_path
         if cut in ends or cut - 1 in ends:
             continue
         with pytest.raises(UserError, match=r"the file is cut off in this line, its last"):
-            shelves.load_examples("train", path)
+            stage_files.load_examples("train", path)
 
 
 def test_an_empty_or_missing_file_names_the_stage(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot be read .*rft stage examples"):
-        shelves.load_examples("train", tmp_path / "train.jsonl")
+        stage_files.load_examples("train", tmp_path / "train.jsonl")
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(UserError, match="holds no examples"):
-        shelves.load_examples("train", tmp_path / "train.jsonl")
+        stage_files.load_examples("train", tmp_path / "train.jsonl")
 
 
 TARGETS = st.recursive(
@@ -523,6 +525,6 @@ def test_rows_survive_their_file(tmp_path_factory: pytest.TempPathFactory, rows:
     path = tmp_path_factory.getbasetemp() / "rows.jsonl"
     written = [row(*one) for one in rows]
     reports.write_lines((one.line for one in written), path)
-    read = shelves.load_examples("train", path)
+    read = stage_files.load_examples("train", path)
     assert read == written
     assert sha256(read) == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The gate on whole, consistent shelves: three-valued, pre-registered, the same bytes every
+"""The gate on whole, consistent files: three-valued, pre-registered, the same bytes every
 time."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rft import config, reports, shelves
+from rft import config, reports, stage_files
 from rft.errors import ConfigError, UserError
-from rft.gate import checks, decide, more
+from rft.gate import checks, decide, sample_size
 from rft.reports import ChallengerReport, Decision, plain, wording
 from rft.stages import gate
 from tests import sample_reports
@@ -35,7 +35,7 @@ class Evidence:
     timings: dict[str, Any]
 
     @classmethod
-    def of(cls, root: Path) -> Evidence:
+    def from_stage_files(cls, root: Path) -> Evidence:
         return cls(
             reports.read(reports.DriftReport, root / "data/drift/report.json"),
             reports.read(reports.BaselineReport, root / "data/baseline/report.json"),
@@ -69,13 +69,13 @@ def _check(decision: Decision, name: str) -> reports.Check:
 # -- three values ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive", "prompt_only", "skipped"])
 def test_decisions_stay_what_they_were(golden: Callable[[str, str], None], scenario: sample_reports.Scenario) -> None:
-    found = reports.read(Decision, sample_reports.shelves(scenario) / "data/gate/decision.json")
-    lines = [f"{found.decision} {found.candidate}", found.reason, *(wording.in_words(check) for check in found.checks)]
+    found = reports.read(Decision, sample_reports.stage_files(scenario) / "data/gate/decision.json")
+    lines = [f"{found.decision} {found.candidate}", found.reason, *(wording.describe(check) for check in found.checks)]
     golden(f"gate_{scenario}.txt", "\n".join(lines) + "\n")
 
 
 def test_a_clear_gain_with_nothing_worse_is_promoted() -> None:
-    found = Evidence.of(sample_reports.shelves("promote")).decide()
+    found = Evidence.from_stage_files(sample_reports.stage_files("promote")).decide()
     assert (found.decision, found.candidate) == ("promote", "challenger")
     assert all(check.passed for check in found.checks)
 
@@ -98,7 +98,7 @@ def _drifted(**by: bool) -> list[Any]:
 
 
 def _after(verdict: str, **by: bool) -> Decision:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     return replace(
         evidence, drift=evidence.drift.model_copy(update={"verdict": verdict, "features": _drifted(**by)})
     ).decide()
@@ -129,20 +129,20 @@ def test_test_examples_that_have_what_drifted_are_not(verdict: str, by: dict[str
 
 
 def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> None:
-    found = Evidence.of(sample_reports.shelves("inconclusive")).decide()
+    found = Evidence.from_stage_files(sample_reports.stage_files("inconclusive")).decide()
     assert found.decision == "inconclusive"
     assert found.reason.endswith(
         "About 226 more test examples would settle it: `rft extend RUN` adds blocks of them to these; where the recipe "
         "offers none, raise examples.test from 24 to 250"
     )
     assert found.more_examples == 226
-    assert Evidence.of(sample_reports.shelves("promote")).decide().more_examples is None
+    assert Evidence.from_stage_files(sample_reports.stage_files("promote")).decide().more_examples is None
     assert None in [check.passed for check in found.checks]
 
 
 @pytest.mark.slow
 def test_an_interval_that_ends_at_its_margin_is_not_worse_but_not_superior() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     reward, greedy, calls = (
         _check(evidence.decide(), name) for name in ("mean reward", "greedy score", "P95 tool calls")
     )
@@ -153,7 +153,7 @@ def test_an_interval_that_ends_at_its_margin_is_not_worse_but_not_superior() -> 
 
 
 def test_a_value_at_its_margin_is_not_a_matter_of_more_examples() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     gain = _check(evidence.decide(), "mean reward").value
     found = evidence.decide(min_gain=gain)
     assert found.decision == "inconclusive"
@@ -163,7 +163,7 @@ def test_a_value_at_its_margin_is_not_a_matter_of_more_examples() -> None:
 @pytest.mark.slow
 def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
     """A number that no one has is no advice: then the candidate must change."""
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     gain = _check(evidence.decide(), "mean reward")
     assert gain.value is not None
     assert gain.low is not None
@@ -179,11 +179,11 @@ def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
 
 
 def test_n7_what_was_not_measured_is_mended_first() -> None:
-    unscored = Evidence.of(sample_reports.shelves("promote")).with_rows(
+    unscored = Evidence.from_stage_files(sample_reports.stage_files("promote")).with_rows(
         "champion", lambda row: {"rewards": [None] * len(row.rewards)}
     )
     checks = unscored.decide(max_unscored_share=1).checks
-    assert more.advice(checks).startswith(
+    assert sample_size.advice(checks).startswith(
         "First see why nothing was measured: mean reward (no example has a score in both arms); "
     )
 
@@ -198,20 +198,22 @@ def test_n7_what_was_not_measured_is_mended_first() -> None:
     ],
 )
 def test_one_failed_check_rejects_and_is_named(threshold: str, value: Any, name: str) -> None:
-    found = Evidence.of(sample_reports.shelves("promote")).decide(**{threshold: value})
+    found = Evidence.from_stage_files(sample_reports.stage_files("promote")).decide(**{threshold: value})
     assert found.decision == "reject"
     assert [check.name for check in found.checks if check.passed is False] == [name]
     assert name in found.reason
 
 
 def test_a_hack_blocks_promotion_even_when_the_reward_rose() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote")).with_rows("challenger", lambda row: {"hacks": 1})
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote")).with_rows(
+        "challenger", lambda row: {"hacks": 1}
+    )
     assert _check(evidence.decide(), "hack rate").passed is False
     assert evidence.decide().decision == "reject"
 
 
 def test_a_slice_that_falls_behind_rejects_however_good_the_rest() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     before = {row.example_id: row.rewards for row in evidence.challenger.arms[0].sampled.rows}
     evidence = evidence.with_rows(
         "challenger",
@@ -225,7 +227,7 @@ def test_a_slice_that_falls_behind_rejects_however_good_the_rest() -> None:
 
 
 def test_unscored_rollouts_are_left_out_counted_and_limited() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     some = evidence.with_rows("challenger", lambda row: {"rewards": [None, *row.rewards[1:]]}).decide()
     assert _check(some, "mean reward").value == pytest.approx(_check(evidence.decide(), "mean reward").value, abs=0.05)
     assert _check(some, "unscored share").value == pytest.approx(0.2)
@@ -233,7 +235,7 @@ def test_unscored_rollouts_are_left_out_counted_and_limited() -> None:
 
 
 def test_a_slice_without_any_score_is_open_and_not_passed() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote")).with_rows(
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote")).with_rows(
         "challenger", lambda row: {"rewards": [None] * 4} if row.slice == "1" else {}
     )
     found = _check(evidence.decide(max_unscored_share=1.0), "slice 1")
@@ -247,12 +249,12 @@ def _rescaled(evidence: Evidence, low: float, high: float) -> Evidence:
     def moved(values: list[float | None]) -> list[float | None]:
         return [None if x is None else low + (high - low) * x for x in values]
 
-    def of(one: reports.Evaluation) -> reports.Evaluation:
+    def rescaled(one: reports.Evaluation) -> reports.Evaluation:
         rows = [row.model_copy(update={"rewards": moved(row.rewards), "scores": moved(row.scores)}) for row in one.rows]
         return one.model_copy(update={"rows": rows, "range": (low, high)})
 
     arms = [
-        arm.model_copy(update={"sampled": of(arm.sampled), "greedy": of(arm.greedy)})
+        arm.model_copy(update={"sampled": rescaled(arm.sampled), "greedy": rescaled(arm.greedy)})
         for arm in evidence.challenger.arms
     ]
     return replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
@@ -262,7 +264,7 @@ def _rescaled(evidence: Evidence, low: float, high: float) -> Evidence:
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive", "prompt_only"])
 @pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (-2.0, 2.0)])
 def test_thresholds_are_shares_of_the_range(scenario: sample_reports.Scenario, low: float, high: float) -> None:
-    evidence = Evidence.of(sample_reports.shelves(scenario))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files(scenario))
     plain, scaled = evidence.decide(), _rescaled(evidence, low, high).decide()
     assert (scaled.decision, scaled.candidate) == (plain.decision, plain.candidate)
     for ours, theirs in zip(plain.checks, scaled.checks, strict=True):
@@ -271,18 +273,18 @@ def test_thresholds_are_shares_of_the_range(scenario: sample_reports.Scenario, l
 
 
 def test_on_a_scale_of_its_own_a_gain_is_said_to_be_of_the_range() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     plain, scaled = evidence.decide(), _rescaled(evidence, 0.0, 5.0).decide()
     for name in ("mean reward", "greedy score", "slice 3"):
-        expected = wording.in_words(_check(plain, name)).replace("] against", "] of the range against")
-        assert wording.in_words(_check(scaled, name)) == expected != wording.in_words(_check(plain, name))
-    assert wording.in_words(_check(scaled, "P95 tool calls")) == wording.in_words(_check(plain, "P95 tool calls"))
+        expected = wording.describe(_check(plain, name)).replace("] against", "] of the range against")
+        assert wording.describe(_check(scaled, name)) == expected != wording.describe(_check(plain, name))
+    assert wording.describe(_check(scaled, "P95 tool calls")) == wording.describe(_check(plain, "P95 tool calls"))
     assert "of the range" in scaled.reason
-    assert "of the range" not in "".join([plain.reason, *map(wording.in_words, plain.checks)])
+    assert "of the range" not in "".join([plain.reason, *map(wording.describe, plain.checks)])
 
 
 def test_arms_on_two_scales_cannot_be_compared() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     scaled = _rescaled(evidence, 0.0, 5.0)
     arms = [scaled.challenger.arms[0], *evidence.challenger.arms[1:]]
     mixed = replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms}))
@@ -295,7 +297,7 @@ def test_arms_on_two_scales_cannot_be_compared() -> None:
 
 # -- which rung is judged --------------------------------------------------------------------------
 def test_when_training_adds_nothing_the_prompt_alone_is_judged() -> None:
-    evidence = Evidence.of(sample_reports.shelves("prompt_only"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("prompt_only"))
     found = evidence.decide()
     assert (found.decision, found.candidate) == ("promote", "champion_new_prompt")
     rung = _check(found, "training over the new prompt alone")
@@ -308,17 +310,18 @@ def test_when_training_adds_nothing_the_prompt_alone_is_judged() -> None:
 
 def test_training_must_earn_its_price_over_the_prompt() -> None:
     assert (
-        Evidence.of(sample_reports.shelves("promote")).decide(prompt_only_margin=0.9).candidate == "champion_new_prompt"
+        Evidence.from_stage_files(sample_reports.stage_files("promote")).decide(prompt_only_margin=0.9).candidate
+        == "champion_new_prompt"
     )
 
 
 def test_without_a_new_prompt_the_challenger_is_judged_against_the_champion() -> None:
-    found = Evidence.of(sample_reports.shelves("reject")).decide()
+    found = Evidence.from_stage_files(sample_reports.stage_files("reject")).decide()
     assert (found.decision, found.candidate) == ("reject", "challenger")
 
 
 def test_with_nothing_trained_and_no_new_prompt_the_champion_stays() -> None:
-    evidence = Evidence.of(sample_reports.shelves("skipped"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("skipped"))
     found = evidence.decide()
     assert (found.decision, found.candidate) == ("reject", "none")
     assert evidence.train.reason in found.reason
@@ -326,7 +329,7 @@ def test_with_nothing_trained_and_no_new_prompt_the_champion_stays() -> None:
 
 
 def test_with_nothing_trained_a_new_prompt_is_judged() -> None:
-    evidence = Evidence.of(sample_reports.shelves("prompt_only"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("prompt_only"))
     untrained = evidence.train.model_copy(update={"trained": False, "weights": "none", "reason": "not worth it"})
     found = replace(evidence, train=untrained).decide()
     assert (found.decision, found.candidate) == ("promote", "champion_new_prompt")
@@ -334,7 +337,7 @@ def test_with_nothing_trained_a_new_prompt_is_judged() -> None:
 
 # -- what a decision rests on ----------------------------------------------------------------------
 def test_arms_on_different_examples_are_rejected_before_any_number_is_compared() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     arms = [*evidence.challenger.arms[:2], evidence.challenger.arms[2]]
     arms[2] = arms[2].model_copy(update={"sampled": arms[2].sampled.model_copy(update={"examples_sha256": "0" * 64})})
     found = replace(evidence, challenger=evidence.challenger.model_copy(update={"arms": arms})).decide()
@@ -343,14 +346,14 @@ def test_arms_on_different_examples_are_rejected_before_any_number_is_compared()
 
 
 def test_a_missing_arm_is_an_error_that_names_the_file() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     cut = ChallengerReport(test_sha256=evidence.challenger.test_sha256, arms=evidence.challenger.arms[:2])
     with pytest.raises(UserError, match=r"data/challenger/report\.json: has no arm 'challenger'"):
         replace(evidence, challenger=cut).decide()
 
 
 def test_the_order_of_rows_changes_nothing_but_their_own_hash() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     arms = [
         arm.model_copy(update={"sampled": arm.sampled.model_copy(update={"rows": arm.sampled.rows[::-1]})})
         for arm in evidence.challenger.arms
@@ -361,7 +364,7 @@ def test_the_order_of_rows_changes_nothing_but_their_own_hash() -> None:
 
 @pytest.mark.slow
 def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     slow = {"p50": 9.0, "p95": 9.0, "n": 1}
     slower = replace(
         evidence, timings={"rollout_s": {**evidence.timings["rollout_s"], "challenger/challenger/sampled": slow}}
@@ -376,7 +379,7 @@ def test_wall_times_enter_the_decision_only_when_they_vote() -> None:
 
 @pytest.mark.slow
 def test_the_request_names_everything_by_hash() -> None:
-    evidence = Evidence.of(sample_reports.shelves("promote"))
+    evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     found = evidence.decide()
     request = decide.promotion_request(found, evidence.prompt, evidence.train, evidence.challenger)
     assert request is not None
@@ -389,7 +392,7 @@ def test_the_request_names_everything_by_hash() -> None:
 
 # -- the stage -------------------------------------------------------------------------------------
 def _run(root: Path) -> subprocess.CompletedProcess[str]:
-    """`python -m rft gate` in `root`, which holds params.yaml and shelves."""
+    """`python -m rft gate` in `root`, which holds params.yaml and the stages' files."""
     section = {"recipe": {}, "gate": sample_reports.GATE.model_dump(mode="json")}
     (root / "params.yaml").write_text(yaml.safe_dump(section))
     environment = {**os.environ, "PYTHONPATH": str(Path(gate.__file__).parents[2])}
@@ -400,15 +403,15 @@ def _run(root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_stage_writes_the_same_bytes_again(tmp_path: Path) -> None:
-    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
-    shelf = tmp_path / "data/gate"
-    before = {path.name: path.read_bytes() for path in shelf.iterdir()}
-    shutil.rmtree(shelf)
+    shutil.copytree(sample_reports.stage_files("promote") / "data", tmp_path / "data")
+    stage_folder = tmp_path / "data/gate"
+    before = {path.name: path.read_bytes() for path in stage_folder.iterdir()}
+    shutil.rmtree(stage_folder)
     registered = reports.Registration(registered=True, entry=2, look=1, looks=5, by_policy=True)
-    reports.write(registered, tmp_path / shelves.path(reports.Registration))
+    reports.write(registered, tmp_path / stage_files.path(reports.Registration))
     done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {path.name: path.read_bytes() for path in shelf.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in stage_folder.iterdir()} == before
     assert "[gate] 1/15 mean reward: passed" in done.stdout
     assert "promote: the challenger is better" in done.stdout
 
@@ -416,9 +419,9 @@ def test_the_stage_writes_the_same_bytes_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("registered", [False, True])
 def test_what_was_not_registered_under_the_policy_asks_nobody(tmp_path: Path, registered: bool) -> None:
-    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    shutil.copytree(sample_reports.stage_files("promote") / "data", tmp_path / "data")
     by_hand = reports.Registration(registered=registered, entry=int(registered), look=1, looks=5, by_policy=False)
-    reports.write(by_hand, tmp_path / shelves.path(reports.Registration))
+    reports.write(by_hand, tmp_path / stage_files.path(reports.Registration))
     done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "promote: the challenger is better" in done.stdout
@@ -428,9 +431,9 @@ def test_what_was_not_registered_under_the_policy_asks_nobody(tmp_path: Path, re
 
 @pytest.mark.slow
 def test_without_the_registration_that_git_holds_nothing_is_decided(tmp_path: Path) -> None:
-    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    shutil.copytree(sample_reports.stage_files("promote") / "data", tmp_path / "data")
     shutil.rmtree(tmp_path / "data/gate")
-    (tmp_path / shelves.path(reports.Registration)).unlink()
+    (tmp_path / stage_files.path(reports.Registration)).unlink()
     done = _run(tmp_path)
     assert done.returncode == 2
     assert "git checkout -- data/registration/registration.json" in done.stderr
@@ -438,12 +441,12 @@ def test_without_the_registration_that_git_holds_nothing_is_decided(tmp_path: Pa
 
 
 def test_no_request_is_a_file_that_says_so() -> None:
-    assert json.loads((sample_reports.shelves("reject") / "data/gate/request.json").read_text()) is None
+    assert json.loads((sample_reports.stage_files("reject") / "data/gate/request.json").read_text()) is None
 
 
 @pytest.mark.slow
 def test_a_missing_report_is_one_message_with_the_remedy(tmp_path: Path) -> None:
-    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    shutil.copytree(sample_reports.stage_files("promote") / "data", tmp_path / "data")
     (tmp_path / "data/challenger/timing.json").write_text('{"rollout_s": {')
     done = _run(tmp_path)
     assert done.returncode == 2

@@ -25,7 +25,7 @@ from flows.cli.exploits import table
 from rft import __main__ as stages
 from rft import config, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
-from rft.gate import checks, more
+from rft.gate import checks, sample_size
 from rft.grading import margins
 from rft.grading import preflight as exploits
 from rft.reports import Arm, Check, HackSource, wording
@@ -79,7 +79,7 @@ def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hack", "declares", "source", "words"),
+    ("hack", "declares", "source", "message"),
     [
         (
             "None",
@@ -100,13 +100,13 @@ def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp
     ],
 )
 def test_what_is_only_declared_or_only_done_is_no_source(
-    tmp_path: Path, hack: str, declares: bool, source: HackSource, words: str
+    tmp_path: Path, hack: str, declares: bool, source: HackSource, message: str
 ):
     found = preflight(reporting(tmp_path, hack, declares))
     assert found.hack_source == source
     assert not found.hack_source.is_measured
     assert "hacks: not measured: " in table(found)
-    assert words in table(found)
+    assert message in table(found)
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_without_exploits_nothing_was_seen(tmp_path: Path):
     made = reporting(tmp_path)
     (made / "exploits.jsonl").write_text("")
     found = preflight(made).hack_source
-    assert (found.is_measured, "none of the recipe's exploits could be played" in found.words) == (False, True)
+    assert (found.is_measured, "none of the recipe's exploits could be played" in found.description) == (False, True)
 
 
 @pytest.mark.slow
@@ -135,15 +135,15 @@ def test_the_declaration_is_true_or_false(tmp_path: Path, value: Any):
 def test_the_challenger_s_report_says_what_its_grader_was_seen_to_flag(ladder: Path, tmp_path: Path):
     """R1. The gate reads reports only; and what was never declared is not even asked."""
     (tmp_path / "again").mkdir()
-    shelves = again(ladder, tmp_path / "again", tiny_recipe.teachable(reporting(tmp_path)), "challenger")
-    report = reports.read(reports.ChallengerReport, shelves / "data/challenger/report.json")
+    stage_files = again(ladder, tmp_path / "again", tiny_recipe.teachable(reporting(tmp_path)), "challenger")
+    report = reports.read(reports.ChallengerReport, stage_files / "data/challenger/report.json")
     assert report.hack_source == SEES
     assert reports.read(reports.ChallengerReport, ladder / "data/challenger/report.json").hack_source == HackSource()
 
 
 # -- the check -------------------------------------------------------------------------------------
 def evidence(source: HackSource, scenario: sample_reports.Scenario = "promote") -> Evidence:
-    found = Evidence.of(sample_reports.shelves(scenario))
+    found = Evidence.from_stage_files(sample_reports.stage_files(scenario))
     return replace(found, challenger=found.challenger.model_copy(update={"hack_source": source}))
 
 
@@ -160,12 +160,12 @@ def test_without_a_source_it_is_not_measured_has_no_vote_and_never_passes(source
     found = evidence(source).decide()
     check = check_of(found)
     assert (found.decision, check.passed, check.decides, check.value) == ("promote", None, False, None)
-    assert wording.in_words(check) == f"hack rate: not measured ({source.words})"
+    assert wording.describe(check) == f"hack rate: not measured ({source.description})"
     assert found.reason.endswith("; not measured: hack rate")
     flagged = evidence(source).with_rows("challenger", lambda row: {"hacks": 1}).decide()
     assert (flagged.decision, check_of(flagged).passed) == ("promote", None)
-    assert check_of(flagged).detail == f"{source.words}; 72 examples were flagged all the same"
-    assert "grader.json" in source.words or "exploits.jsonl" in source.words
+    assert check_of(flagged).detail == f"{source.description}; 72 examples were flagged all the same"
+    assert "grader.json" in source.description or "exploits.jsonl" in source.description
 
 
 @pytest.mark.parametrize("source", [HackSource(), BLIND])
@@ -174,7 +174,7 @@ def test_a_required_source_that_is_missing_is_a_failed_check(source: HackSource)
     found = evidence(source).decide(require_hack_source=True)
     check = check_of(found)
     assert (found.decision, check.passed, check.decides) == ("reject", False, True)
-    assert wording.in_words(check) == f"hack rate: failed (not measured: {source.words})"
+    assert wording.describe(check) == f"hack rate: failed (not measured: {source.description})"
     assert found.reason.startswith("the champion stays, failed: hack rate (not measured: ")
 
 
@@ -240,8 +240,8 @@ def test_the_reason_says_how_many_examples_would_do():
     """Exact where none hacked: the limit falls with n, not with its root."""
     check = check_of(evidence(SEES, "inconclusive").decide())
     assert (check.n, check.passed) == (24, None)
-    assert (more.growth(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
-    assert more.growth(check.model_copy(update={"margin": 0.0})) is None
+    assert (sample_size.size_factor(check) or 0) * 24 == pytest.approx(stats.enough_to_rule_out(0.06)) == 60
+    assert sample_size.size_factor(check.model_copy(update={"margin": 0.0})) is None
 
 
 # -- how it is shown -------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_on_the_terminal_it_is_red_and_has_no_tick():
 @pytest.mark.parametrize(("source", "word", "tone"), [(BLIND, "not measured", "bad"), (SEES, "passed", "good")])
 def test_on_the_page_too(tmp_path: Path, source: HackSource, word: str, tone: str):
     found = evidence(source)
-    shutil.copytree(sample_reports.shelves("promote") / "data", tmp_path / "data")
+    shutil.copytree(sample_reports.stage_files("promote") / "data", tmp_path / "data")
     reports.write(found.challenger, tmp_path / "data/challenger/report.json")
     reports.write(found.decide(), tmp_path / "data/gate/decision.json")
     html = page.render(tmp_path, {"run": "r"})
@@ -287,13 +287,14 @@ def test_a_margin_that_no_test_set_of_this_size_can_meet_is_refused_with_the_num
     made = reporting(tmp_path)
     with pytest.raises(ConfigError) as refused:
         margins.check(configured(made, 288, max_hack_rate=0.01))
-    said = str(refused.value)
+    message = str(refused.value)
     assert (
-        "params.yaml: gate.max_hack_rate = 0.01 cannot be met by examples.test = 288: even with no hack at all" in said
+        "params.yaml: gate.max_hack_rate = 0.01 cannot be met by examples.test = 288: even with no hack at all"
+        in message
     )
-    assert "upper limit is 0.01273, and the check votes because" in said
-    assert f"{made}/grader.json declares reports_hacks" in said
-    assert said.endswith("Raise gate.max_hack_rate to 0.013 or more, or raise examples.test to 376 or more.")
+    assert "upper limit is 0.01273, and the check votes because" in message
+    assert f"{made}/grader.json declares reports_hacks" in message
+    assert message.endswith("Raise gate.max_hack_rate to 0.013 or more, or raise examples.test to 376 or more.")
     margins.check(configured(made, 288, max_hack_rate=0.01273))
     margins.check(configured(made, 368, max_hack_rate=0.01))
     with pytest.raises(ConfigError):
@@ -334,11 +335,11 @@ def test_stage_examples_asks_again_with_what_is_left_of_the_test_set(tmp_path: P
         made, examples={"train": 64, "validation": 8, "test": 48}, gate=gate_section(max_hack_rate=0.075)
     )
     margins.check(params)
-    said = (
+    message = (
         r"max_hack_rate = 0\.075 cannot be met by the 43 different test examples of .* = 48: .* is 0\.08222, .* to "
         r"0\.08605 or more, or"
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         examples.run(params)
     assert not (tmp_path / "data/examples").exists()
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER))
@@ -348,7 +349,7 @@ def test_stage_examples_asks_again_with_what_is_left_of_the_test_set(tmp_path: P
 def test_the_stages_behind_it_ask_too_where_it_was_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """R1: DVC keeps stage examples where only the margin was changed. The ladder was climbed, and
+    """R1: DVC keeps stage examples where only the margin was changed. The ladder was run, and
     the check could not pass."""
     made = reporting(tmp_path)
     raw = {"recipe": {"path": str(made)}, "examples": {"test": 48}, "gate": gate_section(max_hack_rate=0.075)}
@@ -384,19 +385,19 @@ def test_where_the_check_has_no_vote_its_margin_is_never_compared(tmp_path: Path
 
 
 def test_a_required_source_that_is_not_declared_is_refused_at_the_start(tmp_path: Path):
-    """R1: a run climbed the whole ladder to a reject that was certain from its first line."""
+    """R1: a run went up the whole ladder to a reject that was certain from its first line."""
     made = tiny_recipe.make(tmp_path)
     params = configured(made, 8, max_hack_rate=1, require_hack_source=True)
     with pytest.raises(ConfigError) as refused:
         margins.check(params)
-    said = str(refused.value)
-    assert said.startswith(
+    message = str(refused.value)
+    assert message.startswith(
         f"params.yaml: gate.require_hack_source = true, but {made}/grader.json does not declare reports_hacks: "
     )
-    assert '"reports_hacks": true' in said
-    assert said.endswith("or set gate.require_hack_source: false.")
+    assert '"reports_hacks": true' in message
+    assert message.endswith("or set gate.require_hack_source: false.")
     found = examine(params, "recipe")["recipe"]
-    assert (found.status, said.split(": ", 1)[1][:40] in found.words) == ("fail", True)
+    assert (found.status, message.split(": ", 1)[1][:40] in found.words) == ("fail", True)
     (tmp_path / "declared").mkdir()
     margins.check(configured(reporting(tmp_path / "declared"), 8, max_hack_rate=1, require_hack_source=True))
 
@@ -454,7 +455,7 @@ def test_what_is_shipped_can_be_met_even_with_one_hacked_example():
 # -- the doctor ------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hack", "declares", "required", "status", "words"),
+    ("hack", "declares", "required", "status", "message"),
     [
         (SPEAKS, True, True, "ok", ""),
         ("None", False, False, "ok", ""),
@@ -470,12 +471,12 @@ def test_what_is_shipped_can_be_met_even_with_one_hacked_example():
     ],
 )
 def test_the_doctor_tells_before_the_run_what_the_gate_would_say(
-    tmp_path: Path, hack: str, declares: bool, required: bool, status: str, words: str
+    tmp_path: Path, hack: str, declares: bool, required: bool, status: str, message: str
 ):
     made = reporting(tmp_path, hack, declares)
     params = settings(made, gate=gate_section(max_hack_rate=0.5, require_hack_source=required))
     found = examine(params, "grader")["grader"]
-    assert (found.status, words in found.words) == (status, True), found
+    assert (found.status, message in found.words) == (status, True), found
     assert bool(found.remedy) == (status != "ok")
 
 

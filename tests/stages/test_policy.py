@@ -25,7 +25,7 @@ def test_the_policy_learned_its_demonstrations(ladder: Path):
     assert report.threads == torch.get_num_threads()
 
 
-def test_of_finished_work_the_shelf_alone_is_left(ladder: Path):
+def test_of_finished_work_the_stage_folder_alone_is_left(ladder: Path):
     """By hand nobody says that DVC has it: it stays for a week, without the checkpoints and
     rollouts that it was made of."""
     work = sorted((ladder / ".rft/progress").iterdir())

@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rft import config, export, files, recipe, reports, shelves
+from rft import config, export, files, recipe, reports, stage_files
 from rft.reports import Champion, PolicyReport, PromptSettings, TrainReport
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
@@ -54,11 +54,11 @@ CLOSE = {"rtol": 0, "atol": 1e-3}
 
 @dataclass(frozen=True)
 class Ladder:
-    """A family's model, and two folders of shelves: one for each kind of trained weights."""
+    """A family's model, and two folders of stages: one for each kind of trained weights."""
 
     family: str
     model: Path
-    shelves: dict[str, Path]
+    stage_files: dict[str, Path]
     params: dict[str, config.Params]
 
     @property
@@ -66,11 +66,11 @@ class Ladder:
         return json.loads((self.model / "generation_config.json").read_text())["eos_token_id"]
 
     def rollouts(self, stage: str, kind: str = "lora") -> list[LogRow]:
-        return rollout_log.read(self.shelves[kind] / f"data/{stage}/rollouts.parquet")
+        return rollout_log.read(self.stage_files[kind] / f"data/{stage}/rollouts.parquet")
 
 
 @pytest.fixture(scope="module", params=pretrained.PRETRAINED)
-def climbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ladder:
+def ladder_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ladder:
     folder = tmp_path_factory.mktemp(request.param)
     model = pretrained.make(request.param, folder / "model")
     ours = tiny_recipe.rescale(tiny_recipe.make(folder / "recipes"), 0, 1, GRADING)
@@ -86,8 +86,8 @@ def climbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with inside(place["lora"]):
         for stage in ("examples", "policy", "baseline"):
             run(stage, params["lora"])
-        shelves.path(PromptSettings).parent.mkdir()
-        shelves.write(recipe.load(params["lora"].recipe).prompts.seed)
+        stage_files.path(PromptSettings).parent.mkdir()
+        stage_files.write(recipe.load(params["lora"].recipe).prompts.seed)
     shutil.copytree(place["lora"] / "data", place["full"] / "data")
     for kind in KINDS:
         with inside(place[kind]):
@@ -120,29 +120,29 @@ def scored(network: Any, row: LogRow) -> torch.Tensor:
     return network.get_output_embeddings()(hidden).log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
 
 
-def test_long_rollouts_call_tools_and_end_at_each_of_the_models_ends(climbed: Ladder):
-    rows = [*climbed.rollouts("baseline"), *climbed.rollouts("train"), *climbed.rollouts("challenger")]
+def test_long_rollouts_call_tools_and_end_at_each_of_the_models_ends(ladder_run: Ladder):
+    rows = [*ladder_run.rollouts("baseline"), *ladder_run.rollouts("train"), *ladder_run.rollouts("challenger")]
     assert all(row.loss_mask.index(True) > 4096 for row in rows)
     assert all(row.score is not None and row.num_forks == 0 for row in rows)
     assert sum(row.num_tool_calls for row in rows) > 0
     assert max(row.num_turns for row in rows) > 1, "a tool's result was read"
     ended = {row.ids[-1] for row in rows if row.stop_reason == "completed"}
-    assert climbed.ends[1] in ended, "the end that only generation_config.json names"
-    assert ended <= set(climbed.ends)
-    said = [json.loads(row.messages)[-1]["content"] for row in rows if row.stop_reason == "completed"]
-    assert not [text for text in said if pretrained.PRETRAINED[climbed.family].other_end in text]
+    assert ladder_run.ends[1] in ended, "the end that only generation_config.json names"
+    assert ended <= set(ladder_run.ends)
+    texts = [json.loads(row.messages)[-1]["content"] for row in rows if row.stop_reason == "completed"]
+    assert not [text for text in texts if pretrained.PRETRAINED[ladder_run.family].other_end in text]
 
 
-def test_what_was_sampled_has_the_log_probabilities_of_transformers(climbed: Ladder):
-    network = transformers_model(climbed.model)
-    rows = [row for row in climbed.rollouts("baseline") if row.temperature == 1.0]
+def test_what_was_sampled_has_the_log_probabilities_of_transformers(ladder_run: Ladder):
+    network = transformers_model(ladder_run.model)
+    rows = [row for row in ladder_run.rollouts("baseline") if row.temperature == 1.0]
     for row in sorted(rows, key=lambda row: -row.num_turns)[:3]:
         torch.testing.assert_close(scored(network, row), torch.tensor(row.logprobs), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_of_training_agrees_with_the_sampler_and_changes_weights(climbed: Ladder, kind: str):
-    folder = climbed.shelves[kind] / "data/train"
+def test_a_step_of_training_agrees_with_the_sampler_and_changes_weights(ladder_run: Ladder, kind: str):
+    folder = ladder_run.stage_files[kind] / "data/train"
     report = reports.read(TrainReport, folder / "report.json")
     assert (report.trained, report.weights) == (True, kind)
     (told,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
@@ -151,68 +151,70 @@ def test_a_step_of_training_agrees_with_the_sampler_and_changes_weights(climbed:
     assert told.get("packing/shared_share", 1.0) == 1.0
 
 
-def test_the_challenger_that_was_judged_is_the_adapter_that_was_trained(climbed: Ladder):
-    base = transformers_model(climbed.model)
-    row = max((row for row in climbed.rollouts("challenger") if row.arm == "challenger"), key=lambda row: row.num_turns)
+def test_the_challenger_that_was_judged_is_the_adapter_that_was_trained(ladder_run: Ladder):
+    base = transformers_model(ladder_run.model)
+    row = max(
+        (row for row in ladder_run.rollouts("challenger") if row.arm == "challenger"), key=lambda row: row.num_turns
+    )
     before = scored(base, row)
-    now = scored(with_adapter(base, climbed.shelves["lora"] / "data/train/weights"), row)
+    now = scored(with_adapter(base, ladder_run.stage_files["lora"] / "data/train/weights"), row)
     torch.testing.assert_close(now, torch.tensor(row.logprobs), **CLOSE)
     assert (now - before).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_export_is_the_same_model_for_transformers_and_peft(climbed: Ladder, kind: str, tmp_path: Path):
-    shutil.copytree(climbed.shelves[kind] / "data", tmp_path / "data")
+def test_an_export_is_the_same_model_for_transformers_and_peft(ladder_run: Ladder, kind: str, tmp_path: Path):
+    shutil.copytree(ladder_run.stage_files[kind] / "data", tmp_path / "data")
     with inside(tmp_path):
-        manifest = exported(climbed, kind, tmp_path / "agent")
+        manifest = exported(ladder_run, kind, tmp_path / "agent")
     assert manifest.openings_compared > 0
-    family = pretrained.PRETRAINED[climbed.family].tokens.format
+    family = pretrained.PRETRAINED[ladder_run.family].tokens.format
     assert manifest.tool_format == family
     settings = json.loads((tmp_path / "agent/generation_config.json").read_text())
-    assert set(climbed.ends) <= set(settings["eos_token_id"])
-    ids = torch.tensor([climbed.rollouts("baseline")[0].ids[-64:]])
+    assert set(ladder_run.ends) <= set(settings["eos_token_id"])
+    ids = torch.tensor([ladder_run.rollouts("baseline")[0].ids[-64:]])
     with torch.no_grad():
         if kind == "lora":
-            theirs = with_adapter(transformers_model(climbed.model), tmp_path / "agent/adapter")(ids).logits
+            theirs = with_adapter(transformers_model(ladder_run.model), tmp_path / "agent/adapter")(ids).logits
         else:
             theirs = transformers_model(tmp_path / "agent/model")(ids).logits
-        ours = learned(climbed, kind)(ids).logits
-        assert (ours - transformers_model(climbed.model)(ids).logits).abs().max() > 0.01
+        ours = learned(ladder_run, kind)(ids).logits
+        assert (ours - transformers_model(ladder_run.model)(ids).logits).abs().max() > 0.01
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
 
 
-def exported(climbed: Ladder, kind: str, target: Path) -> export.Manifest:
+def exported(ladder_run: Ladder, kind: str, target: Path) -> export.Manifest:
     """Export what was trained as if it had been promoted."""
-    params, trained, pointer = climbed.params[kind], shelves.read(TrainReport), shelves.read(PolicyReport)
-    shutil.copytree(shelves.WEIGHTS, shelves.folder("champion") / "weights")
+    params, trained, pointer = ladder_run.params[kind], stage_files.read(TrainReport), stage_files.read(PolicyReport)
+    shutil.copytree(stage_files.WEIGHTS, stage_files.folder("champion") / "weights")
     champion = Champion(
         version=1,
         run="r",
-        prompt=shelves.read(PromptSettings),
+        prompt=stage_files.read(PromptSettings),
         weights=trained.weights,
         weights_path="weights",
-        weights_sha256=files.tree_sha256(shelves.WEIGHTS),
+        weights_sha256=files.tree_sha256(stage_files.WEIGHTS),
         base_sha256=pointer.sha256,
     )
-    shelves.write(champion)
+    stage_files.write(champion)
     target.mkdir()
     origin = export.Origin(model="tiny", version=1, run="r", revision="0", standing="champion")
-    return export.write(params, target, origin, seen=climbed.rollouts("train", kind))
+    return export.write(params, target, origin, seen=ladder_run.rollouts("train", kind))
 
 
-def learned(climbed: Ladder, kind: Any) -> Any:
+def learned(ladder_run: Ladder, kind: Any) -> Any:
     """The model as a stage of this project loads it."""
     from rft.models import weights
 
     device = torch.device("cpu")
-    network, _ = weights.load(str(climbed.model), climbed.params[kind].policy, device)
-    return weights.with_weights(network, kind, climbed.shelves[kind] / "data/train/weights", device)
+    network, _ = weights.load(str(ladder_run.model), ladder_run.params[kind].policy, device)
+    return weights.with_weights(network, kind, ladder_run.stage_files[kind] / "data/train/weights", device)
 
 
-def test_the_doctor_finds_nothing_wrong(climbed: Ladder, tmp_path: Path):
+def test_the_doctor_finds_nothing_wrong(ladder_run: Ladder, tmp_path: Path):
     """At a learning rate whose first step is short: two of these families move by 0.1 and 0.3 nats
     per token at that of the ladder, and the doctor says so."""
-    lora = climbed.params["lora"]
+    lora = ladder_run.params["lora"]
     calm = lora.model_copy(update={"train": lora.train.model_copy(update={"lr": 1e-3, "group_size": 2})})
     with inside(tmp_path):
         found = examine(calm, "template", "capacity", "step")
@@ -220,7 +222,7 @@ def test_the_doctor_finds_nothing_wrong(climbed: Ladder, tmp_path: Path):
     assert found["step"].facts["logprob_mismatch"] < 1e-3
     assert found["template"].status in ("ok", "warn"), "some templates write a second question's past otherwise"
     assert found["template"].facts["longest_opening"] > 4096
-    network = transformers_model(climbed.model)
+    network = transformers_model(ladder_run.model)
     assert found["capacity"].facts["parameters"] == sum(one.numel() for one in network.parameters())
 
 
@@ -243,11 +245,11 @@ def test_a_warm_started_model_is_of_the_same_family(family: str, tmp_path: Path)
     given = pretrained.make(family, tmp_path / "model")
     ours = tiny_recipe.rescale(tiny_recipe.make(tmp_path / "recipes"), 0, 1, GRADING)
     params = tiny_recipe.params(ours, **SECTIONS | {"policy": {"model": str(given), "warm_start": WARM}} | FEWER)
-    (tmp_path / "climbed").mkdir()
-    with inside(tmp_path / "climbed"):
+    (tmp_path / "stages").mkdir()
+    with inside(tmp_path / "stages"):
         for stage in ("examples", "policy", "baseline"):
             run(stage, params)
-        pointer, rows = shelves.read(PolicyReport), rollout_log.read(Path("data/baseline/rollouts.parquet"))
+        pointer, rows = stage_files.read(PolicyReport), rollout_log.read(Path("data/baseline/rollouts.parquet"))
         made = Path(pointer.model).resolve()
     assert (pointer.kind, pointer.base, pointer.base_sha256) == ("warm_started", str(given), files.tree_sha256(given))
     for name, keys in (
@@ -274,8 +276,8 @@ def test_thinking_can_be_switched_off(tmp_path: Path):
         with inside(tmp_path / name):
             for stage in ("examples", "policy", "baseline"):
                 run(stage, params)
-            shelves.path(PromptSettings).parent.mkdir()
-            shelves.write(recipe.load(params.recipe).prompts.seed)
+            stage_files.path(PromptSettings).parent.mkdir()
+            stage_files.write(recipe.load(params.recipe).prompts.seed)
             run("train", params)
             rows = [
                 row for of in ("baseline", "train") for row in rollout_log.read(Path(f"data/{of}/rollouts.parquet"))

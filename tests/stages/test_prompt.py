@@ -116,15 +116,15 @@ def test_a_champion_from_days_with_more_turns_is_refused_and_so_is_a_winner(sear
         settings = tiny_recipe.params(
             tmp_path / "there/tiny", **SECTIONS | {"policy": {"model": str(searched / "given")}}
         )
-        shelf = Path("data/champion/champion.json")
-        shelf.parent.mkdir(parents=True, exist_ok=True)
-        shelf.write_text(json.dumps(reports.Champion().model_dump() | {"prompt": served}))
+        file = Path("data/champion/champion.json")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(reports.Champion().model_dump() | {"prompt": served}))
         with pytest.raises(
             ConfigError,
             match=r"champion\.json: prompt\.max_turns asks for 8 turns, and rollout\.max_turns = 3.* rft rollback",
         ):
             run("baseline", settings)
-        shelf.unlink()
+        file.unlink()
         Path("data/prompt/prompt.json").write_text(json.dumps(served))
         Path("data/train").mkdir()
         reports.write(
@@ -209,14 +209,18 @@ class Obedient(Scripted):
     reads: Knows = never
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> list[ScriptedDialogue]:
         dialogues: list[ScriptedDialogue] = []
-        for one, opening in zip(super().open(openings, seeds, temperature, max_tokens), openings, strict=True):
+        for one, opening in zip(super().open(openings, seeds, temperature, max_context_tokens), openings, strict=True):
             number = int(one.key[1:])
             knows = self.loud if "LOOK" in opening.messages[0]["content"] else self.quiet
             answer = f"{(number * 7919 + 1234) % 9973:04d}" if knows(number) else "0000"
-            dialogues.append(Reader((CALL % "{key}", answer), one.key, one.room, one.heard, reads=self.reads))
+            dialogues.append(Reader((CALL % "{key}", answer), one.key, one.room, one.results, reads=self.reads))
         return dialogues
 
 
@@ -248,10 +252,12 @@ def test_the_optimized_prompt_stays_what_it_was(
         rollout={"max_turns": 3, "budget": {"tool_calls": 0, "weight": 0.2}},
         prompt={"rounds": 3, "first_examples": 4, "k": 1, "confirm_k": 2, "search_share": 0.5},
     )
-    monkeypatch.setattr(policies, "of", lambda *_: policies.Sampling(policy, ""))
+    monkeypatch.setattr(policies, "load_policy", lambda *_: policies.Sampling(policy, ""))
     with inside(tmp_path):
         run("examples", settings)
-        ready = reports.read(reports.BaselineReport, sample_reports.shelves("promote") / "data/baseline/report.json")
+        ready = reports.read(
+            reports.BaselineReport, sample_reports.stage_files("promote") / "data/baseline/report.json"
+        )
         reports.write(ready, Path("data/baseline/report.json"))
         run("prompt", settings)
         found = reports.read(reports.PromptReport, Path("data/prompt/report.json"))

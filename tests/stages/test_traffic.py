@@ -1,4 +1,4 @@
-"""A snapshot becomes a shelf, or what is wrong with it is named and nothing is written."""
+"""A snapshot becomes stage files, or what is wrong with it is named and nothing is written."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import scripted_windows as windows
 import tiny_recipe
 
-from rft import config, files, reports, shelves
+from rft import config, files, reports, stage_files
 from rft.errors import UserError
 from rft.reports import Champion, Manifest, Profile, TrafficReport
-from rft.snapshots import reading
 from rft.stages import drift, traffic
+from rft.traffic import reading
 
 
 @pytest.fixture
@@ -37,15 +37,15 @@ def window(rows: list[Any] | None = None, **changes: Any) -> Manifest:
     return windows.take_in(log, params().traffic, **changes)
 
 
-def shelf() -> dict[str, bytes]:
+def stage_bytes() -> dict[str, bytes]:
     places = sorted(Path("data/traffic").rglob("*"))
     return {path.relative_to("data/traffic").as_posix(): path.read_bytes() for path in places if path.is_file()}
 
 
-def test_a_window_becomes_a_shelf(clone: Path) -> None:
+def test_a_window_becomes_stage_files(clone: Path) -> None:
     manifest = window(windows.rows(60)[::-1])
     traffic.run(params())
-    assert set(shelf()) == {
+    assert set(stage_bytes()) == {
         "conversations/manifest.json",
         "conversations/part-00000.parquet",
         "current_profile.json",
@@ -58,11 +58,11 @@ def test_a_window_becomes_a_shelf(clone: Path) -> None:
     assert (report.num_rows, report.num_conversations, report.num_with_feedback) == (60, 60, 60)
     assert report.sha256 == manifest.sha256 == files.sha256(Path("data/inbox/window.jsonl"))
     assert report.reference == "the training examples of recipe tiny"
-    times = [each.time for each in reading.conversations(shelves.CONVERSATIONS)]
+    times = [each.time for each in reading.conversations(stage_files.CONVERSATIONS)]
     assert (report.first, report.last) == (min(times), max(times))
     assert times == sorted(times, reverse=True), "in the order of the log"
-    assert reports.read(Profile, shelves.CURRENT_PROFILE).num_conversations == 60
-    reference = reports.read(Profile, shelves.REFERENCE_PROFILE)
+    assert reports.read(Profile, stage_files.CURRENT_PROFILE).num_conversations == 60
+    reference = reports.read(Profile, stage_files.REFERENCE_PROFILE)
     assert reference.num_conversations == 200
     assert "tool_mix" not in reference.features
 
@@ -71,18 +71,18 @@ def test_a_window_becomes_a_shelf(clone: Path) -> None:
 def test_equal_windows_give_equal_bytes(clone: Path) -> None:
     window()
     traffic.run(params())
-    first = shelf()
+    first = stage_bytes()
     shutil.rmtree("state")
     window()
     traffic.run(params(processes=1))
-    assert shelf() == first
+    assert stage_bytes() == first
 
 
-def test_the_shelf_is_the_snapshot(clone: Path) -> None:
+def test_the_stage_files_are_the_snapshot(clone: Path) -> None:
     window()
     traffic.run(params())
-    kept = {path.name: path.read_bytes() for path in shelves.CONVERSATIONS.iterdir()}
-    assert kept == {path.name: path.read_bytes() for path in shelves.SNAPSHOT.iterdir()}
+    kept = {path.name: path.read_bytes() for path in stage_files.CONVERSATIONS.iterdir()}
+    assert kept == {path.name: path.read_bytes() for path in stage_files.SNAPSHOT.iterdir()}
 
 
 def test_the_hash_is_checked(clone: Path) -> None:
@@ -94,31 +94,31 @@ def test_the_hash_is_checked(clone: Path) -> None:
 
 def test_a_snapshot_that_was_changed_is_refused(clone: Path) -> None:
     window()
-    (part,) = shelves.SNAPSHOT.glob("*.parquet")
+    (part,) = stage_files.SNAPSHOT.glob("*.parquet")
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
     with pytest.raises(UserError, match=r"part-00000\.parquet: has changed since it was written"):
         traffic.run(params())
-    assert shelf() == {}
+    assert stage_bytes() == {}
 
 
 @pytest.mark.slow
 def test_the_champions_profile_is_the_reference(clone: Path) -> None:
     window()
     traffic.run(params())
-    served = reports.read(Profile, shelves.REFERENCE_PROFILE).model_copy(update={"source": "version 3"})
+    served = reports.read(Profile, stage_files.REFERENCE_PROFILE).model_copy(update={"source": "version 3"})
     reports.write(served, Path("data/champion/profile.json"))
     reports.write(Champion(version=3, profile_path="profile.json"), Path("data/champion/champion.json"))
     traffic.run(params())
-    assert reports.read(Profile, shelves.REFERENCE_PROFILE) == served
+    assert reports.read(Profile, stage_files.REFERENCE_PROFILE) == served
     reports.write(
         Champion(version=3, profile_path="profile.json", profile_sha256="0" * 64), Path("data/champion/champion.json")
     )
-    words = (
+    message = (
         r"data/champion/profile\.json: not the champion's .*names 0+\. .* dvc checkout data/champion/profile\.json\.dvc"
     )
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         traffic.run(params())
     Path("data/champion/profile.json").unlink()
     with pytest.raises(UserError, match=r"data/champion/profile.json: missing"):
@@ -129,13 +129,13 @@ def test_the_champions_profile_is_the_reference(clone: Path) -> None:
 def test_the_champions_traffic_is_a_reference_too(clone: Path) -> None:
     window()
     traffic.run(params())
-    seen = reports.read(Profile, shelves.CURRENT_PROFILE)
+    seen = reports.read(Profile, stage_files.CURRENT_PROFILE)
     reports.write(seen, Path("data/champion/window.json"))
     sha256 = files.sha256(Path("data/champion/window.json"))
     champion = Champion(version=3, window_path="window.json", window_sha256=sha256)
     reports.write(champion, Path("data/champion/champion.json"))
     traffic.run(params())
-    assert reports.read(Profile, shelves.reference_file("window")) == seen
+    assert reports.read(Profile, stage_files.reference_file("window")) == seen
     reports.write(champion.model_copy(update={"window_sha256": "0" * 64}), Path("data/champion/champion.json"))
     with pytest.raises(UserError, match=r"data/champion/window\.json: not the champion's window"):
         traffic.run(params())

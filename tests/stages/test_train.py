@@ -18,7 +18,7 @@ from rft.trainer.learner import Learner
 from rft.trainer.metrics import Watch
 from tests import scripted_windows as windows
 from tests import small_policy
-from tests.ladder import again, inside, params, run, shelf
+from tests.ladder import again, inside, params, run, stage_hashes
 
 pytestmark = pytest.mark.usefixtures("ready_server")
 
@@ -85,7 +85,7 @@ def test_a_training_that_was_cut_off_ends_the_same(
         monkeypatch.undo()
         assert not (tmp_path / "data/train/report.json").exists()
         run("train", params(ladder_recipe))
-    assert shelf(tmp_path, "train") == shelf(ladder, "train")
+    assert stage_hashes(tmp_path, "train") == stage_hashes(ladder, "train")
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_a_baseline_that_is_not_ready_trains_nothing(ladder: Path, tmp_path: Pat
     assert f"'{readiness}': nothing is ever solved" in written.reason
 
 
-def test_a_missing_shelf_names_the_stage_that_writes_it(tmp_path: Path, ladder_recipe: Path):
+def test_a_missing_file_names_the_stage_that_writes_it(tmp_path: Path, ladder_recipe: Path):
     with inside(tmp_path), pytest.raises(RftError, match="rft stage"):
         run("train", params(ladder_recipe))
 
@@ -388,7 +388,7 @@ def test_demonstrations_are_imitated_and_a_cut_changes_nothing(ladder: Path, tmp
     assert all({"loss", "nll", "entropy", "grad_norm", "lr"} <= set(row) for row in rows)
     assert "validation/reward" in rows[-1]
     assert imitate(ladder, tmp_path / "cut", ladder_recipe, cut=3, **changes) == report
-    assert shelf(tmp_path / "cut", "train") == shelf(tmp_path / "whole", "train")
+    assert stage_hashes(tmp_path / "cut", "train") == stage_hashes(tmp_path / "whole", "train")
 
 
 @pytest.mark.slow
@@ -402,13 +402,13 @@ def test_confirmed_answers_of_production_are_imitated(ladder: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_best_of_n_may_name_what_it_imitates(ladder: Path, tmp_path: Path, ladder_recipe: Path):
-    shelves_of = [
+    folders = [
         again(ladder, tmp_path / str(n), ladder_recipe, "train", train={"algorithm": "best_of_n", "steps": 1} | named)
         for n, named in enumerate(({}, {"source": "rollouts"}))
     ]
-    hashes = [shelf(folder, "train") for folder in shelves_of]
+    hashes = [stage_hashes(folder, "train") for folder in folders]
     assert hashes[0]["weights"] == hashes[1]["weights"]
-    assert reports.read(reports.TrainReport, shelves_of[1] / "data/train/report.json").source == "rollouts"
+    assert reports.read(reports.TrainReport, folders[1] / "data/train/report.json").source == "rollouts"
 
 
 @pytest.mark.slow
@@ -425,7 +425,7 @@ def test_the_best_rollouts_that_passed_are_imitated_in_rounds(ladder: Path, tmp_
     assert len({(row["step"], row["example_id"]) for row in trained}) == len(trained)
     assert {row["left_out"] for row in sampled} <= {"", "not passed", "not the best of its group"}
     assert imitate(ladder, tmp_path / "cut", ladder_recipe, cut=4, **changes) == report
-    assert shelf(tmp_path / "cut", "train") == shelf(tmp_path / "whole", "train")
+    assert stage_hashes(tmp_path / "cut", "train") == stage_hashes(tmp_path / "whole", "train")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rft import config, reports
 from rft.errors import UserError
 from rft.trainer.collapse import Guard
 from rft.trainer.learner import Diverged, Learner
-from tests.ladder import again, inside, params, run, shelf
+from tests.ladder import again, inside, params, run, stage_hashes
 
 pytestmark = pytest.mark.usefixtures("ready_server")
 
@@ -143,7 +143,7 @@ def test_a_kill_before_or_after_it_changes_nothing(
         with pytest.raises(KeyboardInterrupt):
             run("train", params(ladder_recipe, train=TRAIN))
         run("train", params(ladder_recipe, train=TRAIN))
-    assert shelf(tmp_path / "killed", "train") == shelf(tmp_path / "whole", "train")
+    assert stage_hashes(tmp_path / "killed", "train") == stage_hashes(tmp_path / "whole", "train")
 
 
 def test_the_default_learning_rate_follows_the_width():

@@ -15,30 +15,30 @@ from tasks.runs.records import RunRecord
 
 
 @pytest.fixture(scope="session")
-def climbed(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+def clone_with_run(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone with one recorded run that the gate would promote."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("registry"))
-        assert ladder_clone.climb(scripted).decision == "promote"
+        assert ladder_clone.run_ladder(scripted).decision == "promote"
         tracking.client(scripted.clone)  # its tables are made once
     return scripted.clone
 
 
 @pytest.fixture
-def here(climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
+def here(clone_with_run: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    return Clone(Path(shutil.copytree(climbed.root, tmp_path / "clone")))
+    return Clone(Path(shutil.copytree(clone_with_run.root, tmp_path / "clone")))
 
 
 @pytest.fixture
-def climb(climbed: Clone, here: Clone) -> Callable[..., RunRecord]:
+def run_ladder(clone_with_run: Clone, here: Clone) -> Callable[..., RunRecord]:
     """Another run of this clone that the gate would promote; `edited` takes uncommitted code
     along."""
 
     def run(edited: bool = False, **more) -> RunRecord:
         if edited:
             (here.root / "a.py").write_text("print('uncommitted')")
-        return ladder_clone.climb(ladder_clone.Scripted(here, climbed.root.parent / "script"), **more)
+        return ladder_clone.run_ladder(ladder_clone.Scripted(here, clone_with_run.root.parent / "script"), **more)
 
     return run

@@ -13,7 +13,7 @@ import people
 import pytest
 import yaml
 
-from rft import shelves
+from rft import stage_files
 from rft.errors import UserError
 from rft.reports.audit import Audit, Link
 from tasks import audit
@@ -30,13 +30,13 @@ from tasks.runs.clone import Clone
 
 
 @pytest.fixture(scope="module")
-def promoted(climbed: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+def promoted(clone_with_run: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone whose first run was promoted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
-        clone = Clone(Path(shutil.copytree(climbed.root, tmp_path_factory.mktemp("audit") / "clone")))
+        clone = Clone(Path(shutil.copytree(clone_with_run.root, tmp_path_factory.mktemp("audit") / "clone")))
         run = records.load_all(clone)[0]
-        acts.request(clone, run)
+        acts.request_promotion(clone, run)
         people.approve(clone, run.name)
     return clone
 
@@ -48,7 +48,7 @@ def clone(promoted: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def ask(clone: Clone, what: str | None = None, **more) -> Audit:
-    return audit.ask(clone, Question(what, **more), said=lambda _: None)
+    return audit.ask(clone, Question(what, **more), report_line=lambda _: None)
 
 
 def at(clone: Clone) -> Revision:
@@ -246,10 +246,10 @@ def test_a_compromised_key_makes_what_it_signed_doubtful(clone: Clone) -> None:
 
 @pytest.mark.slow
 def test_a_champion_that_was_trained_on_another_rests_on_both(
-    clone: Clone, climbed: Clone, monkeypatch: pytest.MonkeyPatch
+    clone: Clone, clone_with_run: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = climbed.root.parent / "script"
-    second = ladder_clone.climb(ladder_clone.Scripted(clone, script))
+    script = clone_with_run.root.parent / "script"
+    second = ladder_clone.run_ladder(ladder_clone.Scripted(clone, script))
     people.approve(clone, second.name)
     found = ask(clone)
     assert found.broken() == []
@@ -263,10 +263,10 @@ def test_a_champion_that_was_trained_on_another_rests_on_both(
 
 
 @pytest.mark.slow
-def test_a_run_that_nobody_promoted_rests_on_the_champion_it_began_with(clone: Clone, climbed: Clone) -> None:
-    script = Path(shutil.copytree(climbed.root.parent / "script", clone.root.parent / "script"))
+def test_a_run_that_nobody_promoted_rests_on_the_champion_it_began_with(clone: Clone, clone_with_run: Clone) -> None:
+    script = Path(shutil.copytree(clone_with_run.root.parent / "script", clone.root.parent / "script"))
     ladder_clone.write_window(clone.root, (ladder_clone.small(number) for number in range(2_000, 3_200)))
-    second = ladder_clone.climb(ladder_clone.Scripted(clone, script))
+    second = ladder_clone.run_ladder(ladder_clone.Scripted(clone, script))
     answer = upwards(clone, "conversation", "c-7").answer
     assert answer[-2:] == ["1 run more rests on it:", f"  run {second.name}: began with the weights of champion 6"]
 
@@ -291,7 +291,7 @@ def test_from_a_conversation_to_the_version_that_rests_on_it(clone: Clone) -> No
 
 
 def test_a_run_that_cannot_be_searched_is_never_a_no(clone: Clone) -> None:
-    (md5,) = (md5 for name, md5 in at(clone).files(str(shelves.CONVERSATIONS)) if name.endswith(".parquet"))
+    (md5,) = (md5 for name, md5 in at(clone).files(str(stage_files.CONVERSATIONS)) if name.endswith(".parquet"))
     (clone.dvc_cache / "files/md5" / md5[:2] / md5[2:]).unlink()
     found = upwards(clone, "conversation", "c-0")
     assert any("NOT SEARCHED" in line for line in found.answer)
@@ -309,7 +309,7 @@ def test_from_other_things(clone: Clone, way: str) -> None:
 
 @pytest.mark.slow
 def test_what_does_not_exist_is_an_error(clone: Clone) -> None:
-    for question, words in (
+    for question, message in (
         (Question("99"), "ends with entry"),
         (Question("tiny@3"), "no promotion"),
         (Question("other@champion"), "no model 'other'"),
@@ -318,8 +318,8 @@ def test_what_does_not_exist_is_an_error(clone: Clone) -> None:
         (Question(sought=Sought("hash", "0123456789")), "nothing has hash"),
         (Question(sought=Sought("person", "eve")), "nobody named 'eve'"),
     ):
-        with pytest.raises(UserError, match=words):
-            audit.ask(clone, question, said=lambda _: None)
+        with pytest.raises(UserError, match=message):
+            audit.ask(clone, question, report_line=lambda _: None)
 
 
 @pytest.mark.slow
@@ -383,11 +383,11 @@ def test_tools_that_run_elsewhere_are_not_verifiable(clone: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_behind_was_not_moved(clone: Clone, climbed: Clone) -> None:
+def test_what_is_behind_was_not_moved(clone: Clone, clone_with_run: Clone) -> None:
     """As in a clone that another one promoted past."""
     database, file = clone.root / "mlruns/mlflow.db", clone.state / "champion/tiny.json"
     before = database.read_bytes(), file.read_bytes()
-    second = ladder_clone.climb(ladder_clone.Scripted(clone, climbed.root.parent / "script"))
+    second = ladder_clone.run_ladder(ladder_clone.Scripted(clone, clone_with_run.root.parent / "script"))
     people.approve(clone, second.name)
     database.write_bytes(before[0])
     file.write_bytes(before[1])
@@ -400,11 +400,11 @@ def test_what_is_behind_was_not_moved(clone: Clone, climbed: Clone) -> None:
 
 @pytest.mark.slow
 def test_a_recipe_that_is_not_the_registered_one_is_named(
-    climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clone_with_run: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run that nobody asked to promote: its registration is all that is signed."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    there = Clone(Path(shutil.copytree(climbed.root, tmp_path / "clone", symlinks=True)))
+    there = Clone(Path(shutil.copytree(clone_with_run.root, tmp_path / "clone", symlinks=True)))
     name = records.load_all(there)[0].name
     assert link(ask(there, name), "named the grader in").state == "verified"
     file = "recipes/tiny/examples.py"

@@ -26,7 +26,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Clone:
         patch.delenv("MLFLOW_TRACKING_URI")
         clone = shared(tmp_path_factory.mktemp("shared"))
         run = records.load_all(clone)[0]
-        acts.request(clone, run)
+        acts.request_promotion(clone, run)
         people.approve(clone, run.name)
     clone.git("add", "infra/ledger.yaml")
     clone.git("commit", "--quiet", "--message", "name the ledger")
@@ -41,7 +41,7 @@ def cloned(here: Clone, place: Path, *options: str) -> Clone:
 
 
 def ask(clone: Clone, **more) -> Audit:
-    return audit.ask(clone, Question(), said=lambda _: None, **more)
+    return audit.ask(clone, Question(), report_line=lambda _: None, **more)
 
 
 def test_a_fresh_clone_fetches_all_by_hash(here: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Clone:
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("backup"))
         clone, root = scripted.clone, scripted.root
-        record = ladder_clone.climb(scripted)
+        record = ladder_clone.run_ladder(scripted)
         page = clone.page(record.name)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("<p>the report</p>")
@@ -132,7 +132,7 @@ def test_restored_elsewhere_it_is_the_same(
     assert records.load_all(there) == records.load_all(template)
     for name in (".rft/champion/tiny.json", "infra/ledger.yaml", "data/inbox/window.jsonl"):
         assert (there.root / name).read_bytes() == (template.root / name).read_bytes()
-    ours, theirs = book.read(template, anew=True), book.read(there, anew=True)
+    ours, theirs = book.read(template, reverify=True), book.read(there, reverify=True)
     assert [each.entry.content for each in ours.stored] == [each.entry.content for each in theirs.stored]
     assert theirs.state.doubtful() == {}
     # the champion's bytes are verified as they are read
@@ -185,8 +185,8 @@ def test_no_key_no_password_and_no_canary_is_in_it(template: Clone, saved: Path)
         ["git", "cat-file", "--batch-all-objects", "--batch"], cwd=bare, capture_output=True, check=True
     )
     assert not any(each in objects.stdout for each in secret)
-    said = "\n".join(manifest.read(saved).left_out)
-    for words in (
+    message = "\n".join(manifest.read(saved).left_out)
+    for phrase in (
         "the machine key",
         "rft people add --machine",
         "deploy_key: it holds a private key",
@@ -195,8 +195,8 @@ def test_no_key_no_password_and_no_canary_is_in_it(template: Clone, saved: Path)
         "the password in the address of Git's remote origin",
         "data/inbox/other.jsonl: Git ignores this",
     ):
-        assert words in said
-    assert CANARY not in said
+        assert phrase in message
+    assert CANARY not in message
     (remote,) = manifest.read(saved).git.remotes
     assert remote.url == "https://git.example/agent.git"
 
@@ -211,7 +211,7 @@ def test_the_restored_clone_goes_on_once_an_owner_enrolled_its_key(
     change = acts.enrolled(EnrolMachine, name="restored", key=keys.machine(there).public)
     acts.change(there, change, people.signer("Ada"), "the disk is gone")
     acts.rollback(there, "tiny", people.signer("Ada"), "to see that it moves")
-    assert book.read(there, anew=True).state.champion("tiny") == 0
+    assert book.read(there, reverify=True).state.champion("tiny") == 0
     # and it can be backed up where it came from: it is the same ledger, with more entries
     again = backup.save(there, Path(shutil.copytree(saved, tmp_path / "again")), silent)
     assert again.made.num_entries == book.read(there).state.number
@@ -233,11 +233,11 @@ def test_each_damaged_file_is_named_and_nothing_is_restored(copied: Path, tmp_pa
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError) as error:
         backup.restore(copied, tmp_path / "into", silent)
-    said = str(error.value)
-    assert "3 of its files are damaged" in said
-    assert f"other bytes than the manifest names. It holds {record.path}" in said
-    assert f"missing. It holds {page.path}" in said
-    assert cut.path in said
+    message = str(error.value)
+    assert "3 of its files are damaged" in message
+    assert f"other bytes than the manifest names. It holds {record.path}" in message
+    assert f"missing. It holds {page.path}" in message
+    assert cut.path in message
     assert not (tmp_path / "into").exists()
     assert not (tmp_path / "into.part").exists()
 
@@ -553,10 +553,10 @@ def test_servers_of_others_are_named_without_their_passwords(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://bob:{CANARY}@db.example/mlflow")
     monkeypatch.setenv("PREFECT_API_URL", f"https://bob:{CANARY}@prefect.example/api")
-    said = "\n".join(backup.save(here, tmp_path / "saved", silent).made.left_out)
-    assert "MLflow's store at postgresql://...@db.example/mlflow (MLFLOW_TRACKING_URI)" in said
-    assert "Prefect's server at https://...@prefect.example/api (PREFECT_API_URL)" in said
-    assert CANARY not in said
+    message = "\n".join(backup.save(here, tmp_path / "saved", silent).made.left_out)
+    assert "MLflow's store at postgresql://...@db.example/mlflow (MLFLOW_TRACKING_URI)" in message
+    assert "Prefect's server at https://...@prefect.example/api (PREFECT_API_URL)" in message
+    assert CANARY not in message
 
 
 def test_a_detached_head_and_an_input_folder_come_along(here: Clone, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from at_hand import AtHand
 from flows import cli
 from rft import config, stopping
 from rft.errors import InfrastructureError, Stopped, UserError
-from tasks import cancel, ladder
+from tasks import cancel, stage_runner
 from tasks.dependencies import STAGES
 from tasks.promotion import champions
 from tasks.runs import records
@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from rft import config
 from rft.errors import Stopped
-from tasks import ladder as climb
+from tasks import stage_runner
 from tasks.promotion import champions
 from tasks.runs import repro, run as runs
 from tasks.runs.clone import Clone
@@ -49,7 +49,7 @@ clone, params = Clone(root), config.load(root / "params.yaml")
 try:
     with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
         repro.load(run.dvc, run.tree, clone.state, run.name, run.deadline)
-        climb.drive(run, "policy")
+        stage_runner.repro_stage(run, "policy")
 except Stopped as stop:
     sys.exit(stop.exit_code)
 """
@@ -153,7 +153,7 @@ def test_at_once(scripted: ladder_clone.Scripted) -> None:
     with drive(scripted) as driver:
         record = working(scripted, driver, "policy")
         family = psutil.Process(driver.pid).children(recursive=True)
-        ended = cancel.cancel(scripted.clone, record, now=True, patience_s=60, tell=told.append)
+        ended = cancel.cancel(scripted.clone, record, force=True, timeout_s=60, tell=told.append)
         assert driver.wait(30) == Stopped.exit_code
     assert ended is not None
     assert (ended.name, ended.state, bool(ended.revision)) == (record.name, "cancelled", True)
@@ -180,7 +180,7 @@ def test_a_failure_while_it_is_asked_to_end_stays_one(scripted: ladder_clone.Scr
     path = scripted.root / "rft/stages/policy.py"
     path.write_text(path.read_text() + FAILS)
     with pytest.raises(StageFailed, match="the grader is down"), runs.start(scripted.clone, plan(scripted)) as run:
-        ladder.drive(run, "policy")
+        stage_runner.repro_stage(run, "policy")
     [record] = records.load_all(scripted.clone)
     assert (record.state, record.message) == ("failed", "stage policy: the grader is down")
     assert not stopping.request(scripted.clone.state, record.name).exists()
@@ -192,7 +192,7 @@ def test_a_run_that_does_not_end_in_time_keeps_the_request(scripted: ladder_clon
     with drive(scripted) as driver:
         record = working(scripted, driver, "policy")
         with pytest.raises(InfrastructureError, match=r"still going on after 0 s\. The request stands.*`--now` ends"):
-            cancel.cancel(scripted.clone, record, now=False, patience_s=0, tell=lambda line: None)
+            cancel.cancel(scripted.clone, record, force=False, timeout_s=0, tell=lambda line: None)
         driver.send_signal(signal.SIGKILL)  # and it is honoured even when the driver never comes to read it
     assert records.find(scripted.clone, record.name).state == "running"
     with runs.start(scripted.clone, plan(scripted)) as new:
@@ -206,7 +206,7 @@ def test_a_run_whose_driver_is_dead(scripted: ladder_clone.Scripted) -> None:
     with drive(scripted) as driver:
         record = working(scripted, driver, "policy")
         driver.send_signal(signal.SIGKILL)
-    ended = cancel.cancel(scripted.clone, record, now=False, patience_s=60, tell=lambda line: None)
+    ended = cancel.cancel(scripted.clone, record, force=False, timeout_s=60, tell=lambda line: None)
     assert ended is not None
     assert (ended.state, bool(ended.revision), ended.resumed) == ("cancelled", True, None)
     (scripted.script / "pause-policy").unlink()
@@ -224,10 +224,10 @@ def test_a_copy_of_the_clone_ends_its_own_record_and_not_the_run_of_the_other(
     with drive(scripted) as driver:
         record = working(scripted, driver, "policy")
         copy = Clone(Path(shutil.copytree(scripted.root, tmp_path / "copy", symlinks=True)))
-        ended = cancel.cancel(copy, record, now=False, patience_s=60, tell=lambda line: None)
+        ended = cancel.cancel(copy, record, force=False, timeout_s=60, tell=lambda line: None)
         assert ended is not None
         assert ended.state == "cancelled"
-        ended = cancel.cancel(scripted.clone, record, now=True, patience_s=60, tell=lambda line: None)
+        ended = cancel.cancel(scripted.clone, record, force=True, timeout_s=60, tell=lambda line: None)
         assert ended is not None
         assert (ended.state, driver.wait(30)) == ("cancelled", Stopped.exit_code)
 
@@ -239,7 +239,7 @@ def test_a_run_that_was_killed_at_its_end_is_recorded_and_not_called_cancelled(s
         UserError,
         match=r"was finished when its process was killed.* as revision [0-9a-f]{10}, and there is nothing to cancel\.",
     ):
-        cancel.cancel(scripted.clone, run.record, now=False, patience_s=60, tell=lambda line: None)
+        cancel.cancel(scripted.clone, run.record, force=False, timeout_s=60, tell=lambda line: None)
     record = records.find(scripted.clone, run.name)
     assert (record.state, bool(record.revision)) == ("finished", True)
 
@@ -249,7 +249,7 @@ def test_a_run_that_had_not_begun_is_forgotten(scripted: ladder_clone.Scripted) 
         pass
     early = run.record.model_copy(update={"name": "early", "state": "preparing", "revision": None})
     records.save(scripted.clone, early)
-    assert cancel.cancel(scripted.clone, early, now=False, patience_s=60, tell=lambda line: None) is None
+    assert cancel.cancel(scripted.clone, early, force=False, timeout_s=60, tell=lambda line: None) is None
     assert [record.name for record in records.load_all(scripted.clone)] == [run.name]
 
 
@@ -263,7 +263,7 @@ def test_a_run_that_is_about_to_begin_is_asked_and_not_recorded_behind_its_back(
         early = clear.record
 
         def ask() -> None:
-            ended.append(cancel.cancel(scripted.clone, early, now=False, patience_s=60, tell=lambda line: told.set()))
+            ended.append(cancel.cancel(scripted.clone, early, force=False, timeout_s=60, tell=lambda line: told.set()))
 
         told = threading.Event()
         person = threading.Thread(target=ask)
@@ -302,7 +302,7 @@ def test_a_run_that_comes_to_its_end_first(scripted: ladder_clone.Scripted) -> N
 
         def ask() -> None:
             try:
-                cancel.cancel(scripted.clone, run.record, now=False, patience_s=60, tell=lambda line: asked.set())
+                cancel.cancel(scripted.clone, run.record, force=False, timeout_s=60, tell=lambda line: asked.set())
             except UserError as error:
                 refused.append(error)
 

@@ -31,7 +31,7 @@ Made = tuple[Scripted, dict[str, RunRecord]]
 OTHER_TEST = '{"messages": [{"role": "user", "content": "another"}]}\n'
 
 
-def climb_on_other_examples(scripted: Scripted, **changes: Any) -> RunRecord:
+def run_on_other_examples(scripted: Scripted, **changes: Any) -> RunRecord:
     data = scripted.script / "data"
     with (data / "examples/test.jsonl").open("a") as file:
         file.write(OTHER_TEST)
@@ -39,7 +39,7 @@ def climb_on_other_examples(scripted: Scripted, **changes: Any) -> RunRecord:
     sha256 = examples.sha256 | {"test": "f" * 64}
     reports.write(examples.model_copy(update={"sha256": sha256}), data / "examples/report.json")
     ladder_clone.rehash(data)
-    return ladder_clone.climb(scripted, **changes)
+    return ladder_clone.run_ladder(scripted, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scripted, dict[str, 
         patch.delenv("MLFLOW_TRACKING_URI")
         scripted = ladder_clone.make(tmp_path_factory.mktemp("compare"))
         runs = {
-            "first": ladder_clone.climb(scripted),
-            "settings": ladder_clone.climb(scripted, train=config.Train(steps=7)),
-            "test": climb_on_other_examples(scripted, challenger=config.Challenger(k=2)),
+            "first": ladder_clone.run_ladder(scripted),
+            "settings": ladder_clone.run_ladder(scripted, train=config.Train(steps=7)),
+            "test": run_on_other_examples(scripted, challenger=config.Challenger(k=2)),
         }
     return scripted, runs
 
@@ -106,7 +106,7 @@ def test_a_grader_that_changed_is_a_reservation(here: Clone, made: Made) -> None
     grader.write_text(json.dumps(json.loads(grader.read_text()) | {"name": "another"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
-        edited = ladder_clone.climb(Scripted(here, made[0].script))
+        edited = ladder_clone.run_ladder(Scripted(here, made[0].script))
     found = compare(here, made[1]["test"].name, edited.name)
     assert found.data["grader.json"] == found.data["recipe"] == "differs"
     assert "their graders differ" in found.reservations
@@ -115,7 +115,7 @@ def test_a_grader_that_changed_is_a_reservation(here: Clone, made: Made) -> None
     tools.write_text(tools.read_text() + "\n# another\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
-        edited = ladder_clone.climb(Scripted(here, made[0].script))
+        edited = ladder_clone.run_ladder(Scripted(here, made[0].script))
     found = compare(here, made[1]["test"].name, edited.name)
     assert (found.data["grader.json"], found.data["recipe"]) == ("same", "differs")
     assert "their recipes differ, and with them perhaps the tools and the grader's code" in found.reservations

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rft import shelves
+from rft import stage_files
 from rft.needs import NEEDS, leaves
 from rft.types import SPLITS
 from tasks import dependencies
@@ -75,7 +75,7 @@ def test_every_way_to_come_to_a_module_counts(root: Path) -> None:
 
 def test_sections_are_those_that_run_can_reach(root: Path) -> None:
     assert sections(root, "gate") == ["gate"]
-    assert sections(root, "drift") == ["drift"], "it reads traffic's shelf, not traffic's settings"
+    assert sections(root, "drift") == ["drift"], "it reads traffic's files, not traffic's settings"
     assert sections(root, "train") == ["tools", "rollout", "train"], (
         "through an alias and a class, and not what is never called"
     )
@@ -118,7 +118,7 @@ def test_a_change_in_a_module_reaches_exactly_its_stages(repository: Path) -> No
 
 
 def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> None:
-    """The table of shelves is written by hand; the code speaks of paths such as
+    """The table of stages is written by hand; the code speaks of paths such as
     "data/prompt/prompt.json"."""
     known = {f"data/{stage}" for stage in STAGES} | {"data/champion", "data/model"}
     for stage in STAGES:
@@ -137,8 +137,8 @@ def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: 
     registered = {"data/registration/opening.json", "data/registration/registration.json"}
     made: set[str] = {"data/champion", "data/model", "data/window", *registered}  # the flow's
     for stage, row in pipeline.items():
-        shelves = {path for path in row["deps"] if path.startswith("data/")}
-        assert shelves <= made | {out for out in made if out.endswith("/")}, (
+        stage_files = {path for path in row["deps"] if path.startswith("data/")}
+        assert stage_files <= made | {out for out in made if out.endswith("/")}, (
             f"{stage} reads what no stage before it leaves"
         )
         made |= set(row["outs"])
@@ -147,11 +147,11 @@ def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: 
 
 
 def test_a_stage_leaves_every_file_that_the_engine_looks_for() -> None:
-    """Shelves and table name a file each on its own; the flow leaves the champion's, the
+    """Module and table name a file each on its own; the flow leaves the champion's, the
     registration and the packages."""
-    left = {path.removesuffix("/") for stage, shelf in STAGES.items() for path in leaves(stage, *shelf.leaves)}
-    single = [path for path in vars(shelves).values() if isinstance(path, Path) and path != shelves.DATA]
-    asked = {str(path) for path in (*shelves.REPORTS.values(), *single, *map(shelves.examples_file, SPLITS))}
+    left = {path.removesuffix("/") for stage, outputs in STAGES.items() for path in leaves(stage, *outputs.leaves)}
+    single = [path for path in vars(stage_files).values() if isinstance(path, Path) and path != stage_files.DATA]
+    asked = {str(path) for path in (*stage_files.REPORTS.values(), *single, *map(stage_files.examples_file, SPLITS))}
     known = {path for path in asked if path in left or any(path.startswith(f"{folder}/") for folder in left)}
     flows = {
         "data/champion/champion.json",

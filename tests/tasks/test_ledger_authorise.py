@@ -37,7 +37,7 @@ from tasks.ledger.entry import (
     Request,
     Rollback,
 )
-from tasks.ledger.facts import Waiting
+from tasks.ledger.facts import RequestState
 from tasks.ledger.keys import Key
 from tasks.ledger.policy import (
     Compromised,
@@ -82,14 +82,14 @@ class Auditor:
         self.time = ""
 
     def watch(self, before: State, proposal: Proposal, entry: Entry) -> None:
-        act, voice = entry.act, proposal.voice
+        act, verified_statement = entry.act, proposal.verified_statement
         assert entry.time >= self.time, "time goes back"
         self.time = entry.time
-        if voice is not None:
-            assert voice.statement.id not in self.seen, "a statement counts twice"
-            assert voice.statement.ledger == self.genesis
-            assert entry.time <= voice.statement.expires
-            self.seen[voice.statement.id] += 1
+        if verified_statement is not None:
+            assert verified_statement.statement.id not in self.seen, "a statement counts twice"
+            assert verified_statement.statement.ledger == self.genesis
+            assert entry.time <= verified_statement.statement.expires
+            self.seen[verified_statement.statement.id] += 1
         if not isinstance(act, Genesis):
             enrols = act.change if isinstance(act, PolicyChange) else None
             known = proposal.machine in self.policy.machines.values()
@@ -99,18 +99,18 @@ class Auditor:
                 self.policy = self.policy.model_copy(update={"people": {}, "machines": {}})
                 self.policy = changed(self.policy, EnrolMachine(name=entry.machine, key=act.machine))
                 self.genesis = entry.id
-            case PolicyChange(change=SetThresholds()) if voice is None:
+            case PolicyChange(change=SetThresholds()) if verified_statement is None:
                 assert not self.policy.holders("owner"), "thresholds without an owner"
                 self.policy = changed(self.policy, act.change)
             case PolicyChange():
-                assert voice is not None
+                assert verified_statement is not None
                 first = not self.policy.holders("owner")
-                assert first or self.may(voice, "owner"), "policy without an owner"
+                assert first or self.may(verified_statement, "owner"), "policy without an owner"
                 assert not first or isinstance(act.change, Enrol), "the first change enrols the first owner"
                 self.policy = changed(self.policy, act.change)
                 assert self.policy.holders("owner"), "nobody is in charge"
             case Registration():
-                assert voice is None
+                assert verified_statement is None
                 line = self.champion.get(act.model, [])
                 assert act.champion == (line[-1] if line else 0), "a look at what is not served"
                 assert (act.model, act.test_sha256) not in self.opened, "a look at an opened test set"
@@ -130,46 +130,49 @@ class Auditor:
                 assert (model, served, test) == (act.model, act.champion, act.content.test_sha256)
                 assert act.content.pair in candidates, "a request of what nobody registered"
                 assert (model, test) not in self.opened, "a request after its test set was opened"
-                starter = voice.person if voice else None
+                starter = verified_statement.person if verified_statement else None
                 self.requests[entry.number] = act, entry.id, starter
                 assert (act.model, *act.content.pair) not in self.rejected
             case Opened():
-                assert voice is None
+                assert verified_statement is None
                 self.opened.add((act.model, act.test_sha256))
             case Erasure():
-                assert self.may(voice, "owner") or not self.policy.holders("owner")
+                assert self.may(verified_statement, "owner") or not self.policy.holders("owner")
                 self.erased.add(self.looks[act.registration][0][3])
             case Approval():
-                assert self.may(voice, "owner", "approver")
-                assert voice is not None
+                assert self.may(verified_statement, "owner", "approver")
+                assert verified_statement is not None
                 asked, request, _ = self.requests[act.request]
-                assert (voice.statement.request, voice.statement.content) == (request, asked.content)
-                self.approvals[entry.number] = act.request, voice
+                assert (verified_statement.statement.request, verified_statement.statement.content) == (
+                    request,
+                    asked.content,
+                )
+                self.approvals[entry.number] = act.request, verified_statement
             case Override():
-                assert self.may(voice, "owner")
-                self.overrides.append((act.request, voice))
+                assert self.may(verified_statement, "owner")
+                self.overrides.append((act.request, verified_statement))
             case Rejection():
-                assert self.may(voice, "owner", "approver")
+                assert self.may(verified_statement, "owner", "approver")
                 asked = self.requests[act.request][0]
                 self.rejections[entry.number] = asked.model, *asked.content.pair
                 self.rejected.add(self.rejections[entry.number])
             case Lift():
-                assert self.may(voice, "owner", "approver")
+                assert self.may(verified_statement, "owner", "approver")
                 self.rejected.remove(self.rejections[act.rejection])
             case Promotion():
                 self.promotion(entry, act)
             case Rollback():
-                assert self.may(voice, "owner", "approver")
+                assert self.may(verified_statement, "owner", "approver")
                 line = self.champion[act.model]
                 assert act.before == line.pop(), "what is rolled back is what is served"
                 assert act.to == (line[-1] if line else 0), "and what it replaced is served again"
                 assert self.pairs.get(act.to) not in self.rejected, "a rejected pair is served again"
             case Reconcile():
-                assert voice is None
+                assert verified_statement is None
 
-    def may(self, voice: Any, *roles: str) -> bool:
-        person = self.policy.people.get(voice.person) if voice else None
-        return person is not None and voice.key in person.keys and bool({*person.roles} & {*roles})
+    def may(self, verified_statement: Any, *roles: str) -> bool:
+        person = self.policy.people.get(verified_statement.person) if verified_statement else None
+        return person is not None and verified_statement.key in person.keys and bool({*person.roles} & {*roles})
 
     def promotion(self, entry: Entry, act: Promotion) -> None:
         asked, _, starter = self.requests[act.request]
@@ -178,20 +181,23 @@ class Auditor:
         assert entry.time <= asked.expires, "an expired request is promoted"
         people = set[str]()
         for number in act.approvals:
-            request, voice = self.approvals[number]
+            request, verified_statement = self.approvals[number]
             assert request == act.request
             assert number not in self.spent, "an approval counts for two promotions"
-            assert self.may(voice, "owner", "approver"), "an approver without the role"
-            assert voice.statement.ledger == self.genesis, "an approval from before a restart"
-            assert entry.time <= voice.statement.expires, "an expired approval"
-            assert entry.time <= statement.later(voice.statement.time, days=rules.approval_days)
-            assert not (rules.four_eyes and starter == voice.person), "four eyes"
-            people.add(voice.person)
+            assert self.may(verified_statement, "owner", "approver"), "an approver without the role"
+            assert verified_statement.statement.ledger == self.genesis, "an approval from before a restart"
+            assert entry.time <= verified_statement.statement.expires, "an expired approval"
+            assert entry.time <= statement.later(verified_statement.statement.time, days=rules.approval_days)
+            assert not (rules.four_eyes and starter == verified_statement.person), "four eyes"
+            people.add(verified_statement.person)
             self.spent.add(number)
         needed = rules.approvers + (rules.four_eyes and starter is None)
         assert len(people) == len(act.approvals) >= needed, "too few different approvers"
         if asked.edits_sha256 is not None:
-            assert any(request == act.request and self.may(voice, "owner") for request, voice in self.overrides)
+            assert any(
+                request == act.request and self.may(verified_statement, "owner")
+                for request, verified_statement in self.overrides
+            )
         line = self.champion.setdefault(act.model, [])
         assert act.before == asked.champion == (line[-1] if line else 0), "one champion per model"
         line.append(entry.number)
@@ -257,7 +263,7 @@ def test_what_is_let_stand_before_it_is_written_stands_when_it_is_read(
     while len(story.lines) < 15:
         story.step()
     ledger_world.write(clone, story)
-    assert book.read(clone, anew=True).state == story.state
+    assert book.read(clone, reverify=True).state == story.state
     assert book.read(clone).state == story.state
 
 
@@ -275,7 +281,7 @@ def story(cast: dict[str, Key]) -> Iterator[Story]:
     auditor.agrees(made.state)
 
 
-def request(story: Story, run: str = "r", starter: str | None = None, **other: Any) -> Waiting:
+def make_request(story: Story, run: str = "r", starter: str | None = None, **other: Any) -> RequestState:
     content = Content(
         decision_sha256=HASHES[0],
         prompt_sha256=other.pop("prompt", HASHES[0]),
@@ -293,19 +299,21 @@ def request(story: Story, run: str = "r", starter: str | None = None, **other: A
     return story.state.requests[story.state.number]
 
 
-def say(story: Story, kind: type[Approval | Rejection | Override], waiting: Waiting, who: str, **other: Any) -> bool:
+def sign(
+    story: Story, kind: type[Approval | Rejection | Override], request: RequestState, who: str, **other: Any
+) -> bool:
     act = {Approval: "approve", Rejection: "reject", Override: "override"}[kind]
-    said = {"act": act, "model": "tiny", "request": waiting.id, "content": waiting.act.content}
-    said |= {"overrides": ["dirty"]} if kind is Override else {}
-    return story.propose(kind(model="tiny", request=waiting.number), "laptop", who, **said | other)
+    about = {"act": act, "model": "tiny", "request": request.id, "content": request.act.content}
+    about |= {"overrides": ["dirty"]} if kind is Override else {}
+    return story.propose(kind(model="tiny", request=request.number), "laptop", who, **about | other)
 
 
-def promote(story: Story, waiting: Waiting) -> bool:
-    found = authorise.standing(story.state, waiting, story.time)
+def promote(story: Story, request: RequestState) -> bool:
+    found = authorise.approval_status(story.state, request, story.time)
     act = Promotion(
         model="tiny",
-        request=waiting.number,
-        approvals=[said.number for said in found.counting],
+        request=request.number,
+        approvals=[approval.number for approval in found.counting],
         before=story.state.champion("tiny"),
         weights_signature=None,
         smoke="",
@@ -320,64 +328,64 @@ def refused(story: Story, stands: bool, why: str) -> None:
 
 def test_two_approvers_are_two_people(story: Story) -> None:
     story.change(SetRules(model=None, rules=Rules(approvers=2)), "ada")
-    waiting = request(story)
-    assert say(story, Approval, waiting, "bob")
-    refused(story, promote(story, waiting), "1 of 2 approvals (bob")
-    refused(story, say(story, Approval, waiting, "bob"), "bob approved run r already, and a person counts once")
-    assert say(story, Approval, waiting, "cleo")
-    assert promote(story, waiting)
+    request = make_request(story)
+    assert sign(story, Approval, request, "bob")
+    refused(story, promote(story, request), "1 of 2 approvals (bob")
+    refused(story, sign(story, Approval, request, "bob"), "bob approved run r already, and a person counts once")
+    assert sign(story, Approval, request, "cleo")
+    assert promote(story, request)
 
 
 def test_four_eyes_need_another_person_and_one_more_when_the_starter_is_unknown(story: Story) -> None:
     story.change(SetRules(model=None, rules=Rules(four_eyes=True)), "ada")
-    known, unknown = request(story, "known", starter="bob"), request(story, "unknown", prompt=HASHES[2])
-    refused(story, say(story, Approval, known, "bob"), "bob started run known. Somebody else must approve it.")
-    refused(story, say(story, Approval, unknown, "ada"), "ada started run unknown")
-    assert say(story, Approval, unknown, "cleo")
+    known, unknown = make_request(story, "known", starter="bob"), make_request(story, "unknown", prompt=HASHES[2])
+    refused(story, sign(story, Approval, known, "bob"), "bob started run known. Somebody else must approve it.")
+    refused(story, sign(story, Approval, unknown, "ada"), "ada started run unknown")
+    assert sign(story, Approval, unknown, "cleo")
     refused(story, promote(story, unknown), "1 of 2 approvals")
-    assert say(story, Approval, known, "ada")
+    assert sign(story, Approval, known, "ada")
     assert promote(story, known)
 
 
 def test_approval_ends_with_its_time_its_role_its_key_and_the_rules(story: Story, cast: dict[str, Key]) -> None:
-    waiting = request(story)
-    assert say(story, Approval, waiting, "bob", expires=statement.later(story.time, days=3))
+    request = make_request(story)
+    assert sign(story, Approval, request, "bob", expires=statement.later(story.time, days=3))
     began = story.time
     story.time = statement.later(began, days=4)
-    refused(story, promote(story, waiting), "0 of 1 approvals")
-    assert say(story, Approval, waiting, "bob", expires=statement.later(story.time, days=300))
+    refused(story, promote(story, request), "0 of 1 approvals")
+    assert sign(story, Approval, request, "bob", expires=statement.later(story.time, days=300))
     story.time = statement.later(story.time, days=8)  # rules.approval_days is 7
-    refused(story, promote(story, waiting), "0 of 1 approvals")
-    assert say(story, Approval, waiting, "bob")
+    refused(story, promote(story, request), "0 of 1 approvals")
+    assert sign(story, Approval, request, "bob")
     assert story.change(Remove(name="bob"), "ada")
-    refused(story, promote(story, waiting), "0 of 1 approvals")
-    assert say(story, Approval, waiting, "cleo")
+    refused(story, promote(story, request), "0 of 1 approvals")
+    assert sign(story, Approval, request, "cleo")
     assert story.change(Compromised(key=cast["cleo"].fingerprint, since=1), "ada")
-    refused(story, promote(story, waiting), "0 of 1 approvals")
-    assert say(story, Approval, waiting, "ada")
-    assert promote(story, waiting)
+    refused(story, promote(story, request), "0 of 1 approvals")
+    assert sign(story, Approval, request, "ada")
+    assert promote(story, request)
 
 
 def test_request_waits_no_longer_than_the_rules_allow(story: Story) -> None:
     late = {"expires": statement.later(story.time, days=31)}
     with pytest.raises(AssertionError, match="the rules let it wait until"):
-        request(story, **late)
-    waiting = request(story)
+        make_request(story, **late)
+    request = make_request(story)
     story.time = statement.later(story.time, days=21)
-    refused(story, say(story, Approval, waiting, "bob"), "the request of run r expired")
+    refused(story, sign(story, Approval, request, "bob"), "the request of run r expired")
 
 
 def test_no_holds_for_the_pair_in_whatever_run_until_it_is_lifted(story: Story) -> None:
-    first, second = request(story, "first"), request(story, "second")
-    assert say(story, Approval, second, "ada")
-    assert say(story, Rejection, first, "bob")
+    first, second = make_request(story, "first"), make_request(story, "second")
+    assert sign(story, Approval, second, "ada")
+    assert sign(story, Rejection, first, "bob")
     refused(story, promote(story, second), "were rejected by bob")
     with pytest.raises(AssertionError, match="rejected by bob"):
-        request(story, "third")
+        make_request(story, "third")
     number, pair = story.state.number, list(first.act.content.pair)
     lift = {"act": "lift", "model": "tiny", "pair": pair, "rejection": story.state.ids[number]}
     assert story.propose(Lift(model="tiny", rejection=number), "laptop", "ada", **lift)
-    assert say(story, Rejection, second, "cleo")
+    assert sign(story, Rejection, second, "cleo")
     old = story.propose(Lift(model="tiny", rejection=number), "laptop", "ada", **lift)
     refused(story, old, f"entry {number} is no rejection that holds")
     newest = Lift(model="tiny", rejection=story.state.number)
@@ -388,30 +396,30 @@ def test_no_holds_for_the_pair_in_whatever_run_until_it_is_lifted(story: Story) 
 
 
 def test_uncommitted_code_needs_an_owner_who_is_still_one(story: Story, cast: dict[str, Key]) -> None:
-    waiting = request(story, edits_sha256=HASHES[3], edited=["a.py"])
-    assert say(story, Approval, waiting, "bob")
-    refused(story, promote(story, waiting), "ran uncommitted code (a.py)")
-    refused(story, say(story, Override, waiting, "cleo"), "cleo is approver, and to override takes the role owner")
+    request = make_request(story, edits_sha256=HASHES[3], edited=["a.py"])
+    assert sign(story, Approval, request, "bob")
+    refused(story, promote(story, request), "ran uncommitted code (a.py)")
+    refused(story, sign(story, Override, request, "cleo"), "cleo is approver, and to override takes the role owner")
     story.change(Enrol(name="dora", roles=["owner"], key=cast["dora"].public), "ada")
-    assert say(story, Override, waiting, "dora")
+    assert sign(story, Override, request, "dora")
     story.change(Remove(name="dora"), "ada")
-    refused(story, promote(story, waiting), "ran uncommitted code")
-    assert say(story, Override, waiting, "ada")
-    assert promote(story, waiting)
+    refused(story, promote(story, request), "ran uncommitted code")
+    assert sign(story, Override, request, "ada")
+    assert promote(story, request)
 
 
 def test_of_two_rivals_the_second_is_refused_and_a_rollback_returns_to_what_was_replaced(story: Story) -> None:
-    first, second = request(story, "first"), request(story, "second", prompt=HASHES[2])
-    for waiting in (first, second):
-        assert say(story, Approval, waiting, "bob")
+    first, second = make_request(story, "first"), make_request(story, "second", prompt=HASHES[2])
+    for request in (first, second):
+        assert sign(story, Approval, request, "bob")
     assert promote(story, first)
     champion = story.state.champion("tiny")
     refused(story, promote(story, second), f"but champion {champion} is served now")
-    said = {"act": "rollback", "model": "tiny", "champion": story.state.promotions[champion].id}
+    about = {"act": "rollback", "model": "tiny", "champion": story.state.promotions[champion].id}
     back = Rollback(model="tiny", before=champion, to=0)
     refused(story, story.propose(back, "laptop"), "to rollback needs a signed statement")
-    assert story.propose(back, "laptop", "bob", **said)
-    refused(story, story.propose(back, "laptop", "bob", **said), "tiny is at its beginning")
+    assert story.propose(back, "laptop", "bob", **about)
+    refused(story, story.propose(back, "laptop", "bob", **about), "tiny is at its beginning")
     assert promote(story, second)
 
 
@@ -425,16 +433,16 @@ def test_restart_empties_people_and_machines_and_keeps_champions_rules_and_rejec
     story: Story, cast: dict[str, Key]
 ) -> None:
     story.change(SetRules(model=None, rules=Rules(four_eyes=True)), "ada")
-    served = request(story, "served", starter="ada")
-    assert say(story, Approval, served, "bob")
+    served = make_request(story, "served", starter="ada")
+    assert sign(story, Approval, served, "bob")
     assert promote(story, served)
     champion = story.state.champion("tiny")
-    waiting, rejected = (
-        request(story, "waiting", prompt=HASHES[2], starter="ada"),
-        request(story, "no", prompt=HASHES[3]),
+    request, rejected = (
+        make_request(story, "waiting", prompt=HASHES[2], starter="ada"),
+        make_request(story, "no", prompt=HASHES[3]),
     )
-    assert say(story, Approval, waiting, "bob")
-    assert say(story, Rejection, rejected, "bob")
+    assert sign(story, Approval, request, "bob")
+    assert sign(story, Rejection, rejected, "bob")
     lost: dict[str, Any] = {"nonce": "n", "restarts": story.state.head, "reason": "lost"}
     old = {**lost, "restarts": HASHES[0]}
     refused(story, story.propose(Genesis(machine=cast["desk"].public, **old), "desk"), "a ledger has one genesis")
@@ -442,12 +450,12 @@ def test_restart_empties_people_and_machines_and_keeps_champions_rules_and_rejec
     state = story.state
     assert (state.champion("tiny"), state.since, [*state.policy.machines]) == (champion, state.number, ["desk"])
     assert state.policy.rules.four_eyes
-    refused(story, promote(story, waiting), "this clone's machine key")
+    refused(story, promote(story, request), "this clone's machine key")
     assert story.change(Enrol(name="bob", roles=["owner"], key=cast["bob"].public), "bob", "desk")
-    found = authorise.standing(story.state, waiting, story.time)
+    found = authorise.approval_status(story.state, request, story.time)
     assert not found.counting, "an approval from before the restart"
     with pytest.raises(AssertionError, match="this clone's machine"):
-        request(story, "again", prompt=HASHES[3])
+        make_request(story, "again", prompt=HASHES[3])
     assert len(story.state.rejected) == 1
 
 
@@ -457,30 +465,30 @@ def back(story: Story, who: str = "bob") -> bool:
     now = story.state.champion("tiny")
     to = story.state.promotions[now].before
     ids = [story.state.promotions[each].id if each else None for each in (now, to)]
-    said = {"act": "rollback", "model": "tiny", "champion": ids[0], "to": ids[1]}
-    return story.propose(Rollback(model="tiny", before=now, to=to), "laptop", who, **said)
+    about = {"act": "rollback", "model": "tiny", "champion": ids[0], "to": ids[1]}
+    return story.propose(Rollback(model="tiny", before=now, to=to), "laptop", who, **about)
 
 
 def take_back(story: Story, who: str = "ada") -> bool:
     """Lift the newest rejection."""
     number = max(story.state.rejections)
     model, *pair = story.state.rejections[number]
-    said = {"act": "lift", "model": model, "pair": pair, "rejection": story.state.ids[number]}
-    return story.propose(Lift(model=model, rejection=number), "laptop", who, **said)
+    about = {"act": "lift", "model": model, "pair": pair, "rejection": story.state.ids[number]}
+    return story.propose(Lift(model=model, rejection=number), "laptop", who, **about)
 
 
-def serve(story: Story, waiting: Waiting, who: str = "bob") -> int:
-    assert say(story, Approval, waiting, who), story.refused
-    assert promote(story, waiting), story.refused
+def serve(story: Story, request: RequestState, who: str = "bob") -> int:
+    assert sign(story, Approval, request, who), story.refused
+    assert promote(story, request), story.refused
     return story.state.number
 
 
 def test_rollback_does_not_return_to_what_was_rejected_since(story: Story) -> None:
-    first = request(story, "first")
+    first = make_request(story, "first")
     number = serve(story, first)
-    serve(story, request(story, "second", prompt=HASHES[2]))
-    serve(story, request(story, "third", prompt=HASHES[3]))
-    assert say(story, Rejection, first, "cleo")
+    serve(story, make_request(story, "second", prompt=HASHES[2]))
+    serve(story, make_request(story, "third", prompt=HASHES[3]))
+    assert sign(story, Rejection, first, "cleo")
     assert back(story), "from the third to the second"
     refused(story, back(story), f"champion {number} cannot serve again: this prompt and these weights of tiny were")
     assert "rft reject first --lift" in story.refused[-1]
@@ -490,7 +498,7 @@ def test_rollback_does_not_return_to_what_was_rejected_since(story: Story) -> No
 
 
 # -- what rests on a stolen key --------------------------------------------------------------------
-def doubts(story: Story, key: Key, since: int, who: str = "dora") -> dict[int, tuple[int, ...]]:
+def doubtful_entries(story: Story, key: Key, since: int, who: str = "dora") -> dict[int, tuple[int, ...]]:
     """What is doubtful once an owner with another key says so: entry -> through which others."""
     assert story.change(Compromised(key=key.fingerprint, since=since), who), story.refused
     found = story.state.doubtful()
@@ -510,69 +518,69 @@ def test_doubt_follows_people_whom_a_stolen_key_enrolled_and_what_they_signed(
     owners: Story, cast: dict[str, Key]
 ) -> None:
     story = owners
-    good = serve(story, request(story, "good"))
+    good = serve(story, make_request(story, "good"))
     assert story.change(Enrol(name="bob", roles=["owner"], key=cast["bob"].public), "ada")
     stolen = story.state.number
     assert story.change(Enrol(name="cleo", roles=["owner"], key=cast["cleo"].public), "bob")
     passed_on = story.state.number
-    waiting = request(story, "bad", prompt=HASHES[2])
-    bad = serve(story, waiting, "cleo")
+    request = make_request(story, "bad", prompt=HASHES[2])
+    bad = serve(story, request, "cleo")
     assert back(story, "cleo")
     withdrawn = story.state.number
-    found = doubts(story, cast["ada"], stolen)
+    found = doubtful_entries(story, cast["ada"], stolen)
     through = (passed_on, stolen)
     assert found == {stolen: (), passed_on: (stolen,), bad - 1: through, bad: through, withdrawn: through}
     assert good not in found
-    words = str(story.state.doubtful()[bad])
-    assert words == (
+    text = str(story.state.doubtful()[bad])
+    assert text == (
         f"rests on entry {passed_on}, and that on entry {stolen}, signed with key {cast['ada'].fingerprint}, "
         f"compromised since entry {stolen}"
     )
     assert story.change(Enrol(name="cleo", roles=["approver"], key=cast["cleo"].public), "dora")
-    serve(story, request(story, "after", prompt=HASHES[3]), "cleo")
+    serve(story, make_request(story, "after", prompt=HASHES[3]), "cleo")
     assert {*story.state.doubtful()} == {*found}, "whom a good owner enrols again is beyond doubt"
 
 
 def test_doubt_follows_an_override_but_not_one_that_did_not_stand(owners: Story, cast: dict[str, Key]) -> None:
     story = owners
     dirty = {"edits_sha256": HASHES[3], "edited": ["a.py"]}
-    one, other = request(story, "one", **dirty), request(story, "other", prompt=HASHES[2], **dirty)
-    assert say(story, Override, one, "ada")
+    one, other = make_request(story, "one", **dirty), make_request(story, "other", prompt=HASHES[2], **dirty)
+    assert sign(story, Override, one, "ada")
     override = story.state.number
-    assert say(story, Override, other, "ada")
+    assert sign(story, Override, other, "ada")
     promoted = serve(story, one)
     assert back(story)
-    found = doubts(story, cast["ada"], override)
+    found = doubtful_entries(story, cast["ada"], override)
     assert found == {override: (), override + 1: (), promoted: (override,)}
-    assert say(story, Override, other, "dora")
+    assert sign(story, Override, other, "dora")
     assert serve(story, other) not in story.state.doubtful()
 
 
 def test_doubt_follows_a_lift_and_the_rules_and_ends_with_the_next_ones(owners: Story, cast: dict[str, Key]) -> None:
     story = owners
-    first = request(story, "first")
-    assert say(story, Rejection, first, "bob")
+    first = make_request(story, "first")
+    assert sign(story, Rejection, first, "bob")
     no = story.state.number
     assert take_back(story)
     lift = story.state.number
     promoted = serve(story, first)
     assert story.change(SetRules(model="tiny", rules=Rules(approval_days=6)), "ada")
     rules = story.state.number
-    assert say(story, Approval, request(story, "second", prompt=HASHES[2]), "bob")
-    waiting = story.state.requests[story.state.number - 1]
-    other = request(story, "other", model="icd10", champion=0)
+    assert sign(story, Approval, make_request(story, "second", prompt=HASHES[2]), "bob")
+    request = story.state.requests[story.state.number - 1]
+    other = make_request(story, "other", model="icd10", champion=0)
     assert story.change(SetRules(model="tiny", rules=Rules(approvers=1)), "dora")
     again = story.state.number
-    assert promote(story, waiting)
-    found = doubts(story, cast["ada"], lift)
+    assert promote(story, request)
+    found = doubtful_entries(story, cast["ada"], lift)
     assert found == {
         lift: (),
         promoted - 1: (lift,),
         promoted: (lift,),
         rules: (),
-        waiting.number: (rules,),
-        waiting.number + 1: (rules,),
-        again + 1: (waiting.number, rules),
+        request.number: (rules,),
+        request.number + 1: (rules,),
+        again + 1: (request.number, rules),
     }
     assert no not in found, "a lift is for the rejected; the rejection itself stands as it was signed"
     assert other.number not in found, "of another model"
@@ -584,12 +592,12 @@ def test_doubt_follows_a_machine_and_a_request_that_it_made(owners: Story, cast:
     stolen = story.state.number
     assert story.propose(Reconcile(model="tiny", projection="alias", found="1", set="2"), "desk")
     noted = story.state.number
-    asked = request(story, machine="desk")
+    asked = make_request(story, machine="desk")
     first = serve(story, asked)
-    second = serve(story, request(story, "second", prompt=HASHES[2]))
+    second = serve(story, make_request(story, "second", prompt=HASHES[2]))
     assert back(story)
     returned = story.state.number
-    found = doubts(story, cast["ada"], stolen)
+    found = doubtful_entries(story, cast["ada"], stolen)
     assert {*found} == {stolen, noted, asked.number, first - 1, first, returned}
     assert found[returned] == (first, asked.number, stolen), "it returned to a doubtful champion"
     assert second not in found, "it replaced one"
@@ -604,45 +612,45 @@ def open_test(story: Story, number: int, **other: Any) -> bool:
 
 
 def test_an_opened_test_set_leads_to_no_later_look_and_no_later_request(story: Story) -> None:
-    waiting = request(story)
-    look = waiting.act.registration
+    request = make_request(story)
+    look = request.act.registration
     assert open_test(story, look)
     opened = story.state.number
     refused(story, open_test(story, look), "the test set of run r was opened before")
     assert open_test(story, look, run="s", registration=0), "of another run that saw it"
     refused(story, open_test(story, look, run="t", registration=opened), "registers no look of tiny")
     refused(story, open_test(story, look, run="t", model="icd10"), "registers no look of icd10")
-    again = waiting.act.model_copy(update={"run": "later"})
+    again = request.act.model_copy(update={"run": "later"})
     refused(story, story.propose(again), f"entry {opened} opened the test set of run later before anybody was asked")
     fresh = ledger_world.look_at(
-        story.state, "tiny", waiting.act.content.model_copy(update={"weights_sha256": HASHES[2]})
+        story.state, "tiny", request.act.content.model_copy(update={"weights_sha256": HASHES[2]})
     )
     refused(story, story.propose(fresh), f"is retired: entry {opened} opened it: Ada read rollouts of run r")
-    other = ledger_world.look_at(story.state, "icd10", waiting.act.content)
+    other = ledger_world.look_at(story.state, "icd10", request.act.content)
     refused(story, story.propose(other), f"is retired: entry {opened} opened it")
-    assert say(story, Approval, waiting, "bob")
-    assert promote(story, waiting), "it was judged before the set was opened"
+    assert sign(story, Approval, request, "bob")
+    assert promote(story, request), "it was judged before the set was opened"
 
 
 def test_an_erasure_is_signed_by_an_owner_and_retires_the_set(story: Story) -> None:
-    waiting = request(story)
-    number = waiting.act.registration
+    request = make_request(story)
+    number = request.act.registration
     made = Erasure(model="tiny", registration=number, reason="the window is past its time")
     about = {"act": "erase", "model": "tiny", "registration": story.state.ids[number], "reason": made.reason}
     refused(story, story.propose(made), "to erase needs a signed statement")
     refused(story, story.propose(made, "laptop", "bob", **about), "to erase takes the role owner")
     other = about | {"registration": story.state.head}
     refused(story, story.propose(made, "laptop", "ada", **other), "the statement is about another erasure")
-    wrong = made.model_copy(update={"registration": waiting.number})
-    refused(story, story.propose(wrong, "laptop", "ada", **about), f"entry {waiting.number} registers no look of tiny")
+    wrong = made.model_copy(update={"registration": request.number})
+    refused(story, story.propose(wrong, "laptop", "ada", **about), f"entry {request.number} registers no look of tiny")
     assert story.propose(made, "laptop", "ada", **about)
     erased = story.state.number
     refused(story, story.propose(made, "laptop", "ada", **about), f"entry {erased} erased the list of these examples")
     for model in ("tiny", "icd10"):
-        again = ledger_world.look_at(story.state, model, waiting.act.content)
+        again = ledger_world.look_at(story.state, model, request.act.content)
         refused(story, story.propose(again), f"is retired: entry {erased} erased the list of its examples")
-    assert say(story, Approval, waiting, "bob")
-    assert promote(story, waiting), "the look was counted when it was made"
+    assert sign(story, Approval, request, "bob")
+    assert promote(story, request), "the look was counted when it was made"
 
 
 def test_a_machine_alone_erases_while_nobody_is_enrolled(cast: dict[str, Key]) -> None:

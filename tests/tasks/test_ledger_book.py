@@ -27,7 +27,7 @@ from tasks.ledger.entry import Approval, Entry, PolicyChange, Promotion, Request
 from tasks.ledger.keys import Key
 from tasks.ledger.objects import Damaged
 from tasks.ledger.policy import Enrol, EnrolMachine
-from tasks.ledger.remote import Lost, Shared
+from tasks.ledger.remote import AppendConflict, Shared
 from tasks.ledger.statement import Content
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
@@ -61,20 +61,20 @@ def request(clone: Clone, **other: Any) -> Entry:
 
 def look(clone: Clone) -> int:
     """The registration of a look at CONTENT."""
-    state = book.read(clone, said=silent).state
+    state = book.read(clone, report_line=silent).state
     if not ledger_world.look_of(state, "tiny", CONTENT):
         append(clone, ledger_world.look_at(state, "tiny", CONTENT))
-    return ledger_world.look_of(book.read(clone, said=silent).state, "tiny", CONTENT)
+    return ledger_world.look_of(book.read(clone, report_line=silent).state, "tiny", CONTENT)
 
 
 def number(clone: Clone) -> int:
-    return book.read(clone, anew=True, said=silent).state.number
+    return book.read(clone, reverify=True, report_line=silent).state.number
 
 
-def refused(clone: Clone, kind: type[Exception], said: str, act: Callable[[], object]) -> None:
+def refused(clone: Clone, kind: type[Exception], message: str, act: Callable[[], object]) -> None:
     """`act` is refused with these words, and the ledger is as it was."""
     before = chain.head(clone)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         act()
     assert chain.head(clone) == before
 
@@ -86,11 +86,11 @@ def test_from_nothing_to_a_champion(clone: Clone, cast: dict[str, Key]) -> None:
     assert chain.head(clone) is None, "reading makes no ledger"
     own(clone, cast["ada"])
     asked = request(clone)
-    said = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
-    approved = append(clone, Approval(model="tiny", request=asked.number), cast["ada"], **said)
+    about = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
+    approved = append(clone, Approval(model="tiny", request=asked.number), cast["ada"], **about)
     promotion = {"model": "tiny", "request": asked.number, "approvals": [approved.number], "before": 0, "smoke": ""}
     done = append(clone, Promotion.model_validate(promotion | {"weights_signature": None}))
-    ledger = book.read(clone, anew=True)
+    ledger = book.read(clone, reverify=True)
     assert ledger.state.champion("tiny") == done.number == 6
     assert ledger.shared.genesis == ledger.stored[0].entry.id
     assert clone.git("rev-parse", f"{ledger.stored[3].commit.id}^2") == clone.git("rev-parse", "main")
@@ -105,18 +105,18 @@ def test_what_may_not_stand_is_refused_and_leaves_nothing(clone: Clone, cast: di
     own(clone, cast["ada"])
     asked = request(clone)
     act = Approval(model="tiny", request=asked.number)
-    said: dict[str, Any] = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
+    about: dict[str, Any] = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
     nobody = "is not enrolled in the ledger .*rft people add NAME"
-    refused(clone, UserError, nobody, lambda: append(clone, act, cast["bob"], **said))
+    refused(clone, UserError, nobody, lambda: append(clone, act, cast["bob"], **about))
     change = Enrol(name="bob", roles=["author"], key=cast["bob"].public)
     append(clone, PolicyChange(change=change), cast["ada"], act="policy", change=change)
     role = "bob is author, and to approve takes the role owner or approver. These people have it: ada"
-    refused(clone, Refused, role, lambda: append(clone, act, cast["bob"], **said))
-    other = said | {"content": CONTENT.model_copy(update={"weights_sha256": HASHES[3]})}
+    refused(clone, Refused, role, lambda: append(clone, act, cast["bob"], **about))
+    other = about | {"content": CONTENT.model_copy(update={"weights_sha256": HASHES[3]})}
     refused(clone, Refused, "about other content: a hash", lambda: append(clone, act, cast["ada"], **other))
-    with book.opened(clone, said=silent) as ledger:
-        signed = statement.sign(cast["ada"], ledger.statement(reason="because", **said))
-        forged = signed.model_copy(update={"statement": ledger.statement(reason="of course", **said)})
+    with book.opened(clone, report_line=silent) as ledger:
+        signed = statement.sign(cast["ada"], ledger.statement(reason="because", **about))
+        forged = signed.model_copy(update={"statement": ledger.statement(reason="of course", **about)})
         refused(clone, UserError, "does not fit the statement", lambda: ledger.append(act, forged))
         noise = signed.model_copy(update={"signature": "noise"})
         refused(clone, UserError, "not an SSH signature", lambda: ledger.append(act, noise))
@@ -130,8 +130,8 @@ def test_entry_that_no_reader_would_let_stand_is_never_shown(clone: Clone, cast:
     look(clone)
     refused(clone, Damaged, "Git object 1111111111 is missing", lambda: request(clone, revision="1" * 40))
     asked = request(clone)
-    said = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
-    approved = append(clone, Approval(model="tiny", request=asked.number), cast["ada"], **said)
+    about = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
+    approved = append(clone, Approval(model="tiny", request=asked.number), cast["ada"], **about)
     made = {"model": "tiny", "request": asked.number, "approvals": [approved.number], "before": 0, "smoke": ""}
     act = Promotion.model_validate(made | {"weights_signature": HASHES[0]})
     refused(clone, Damaged, r"model\.sig is not the signature", lambda: append(clone, act))
@@ -146,12 +146,12 @@ def verified(clone: Clone, **how: bool) -> int:
         "real, asked = keys._run, []\n"
         "keys._run = lambda *a, **k: (asked.append(a) if 'verify' in a else None) or real(*a, **k)\n"
         "book.read(Clone(Path(sys.argv[1])), **json.loads(sys.argv[2])); once = len(asked)\n"
-        "book.read(Clone(Path(sys.argv[1])), anew=True); print(once, len(asked))\n"
+        "book.read(Clone(Path(sys.argv[1])), reverify=True); print(once, len(asked))\n"
     )
     command = [sys.executable, "-c", code, str(clone.root), json.dumps(how)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    once, both = map(int, said.split())
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    once, both = map(int, printed.split())
     assert both == 6, "each once in a process, and none is left out anew"
     return once
 
@@ -264,9 +264,9 @@ def test_clones_append_in_turn(pair: tuple[Clone, Clone]) -> None:
 @pytest.mark.slow
 def test_of_two_that_append_at_once_one_loses_and_looks_again(pair: tuple[Clone, Clone]) -> None:
     first, second = pair
-    with book.opened(first, said=silent) as ledger:
+    with book.opened(first, report_line=silent) as ledger:
         append(second)
-        refused(first, Lost, "at the same moment", lambda: ledger.append(NOTE))
+        refused(first, AppendConflict, "at the same moment", lambda: ledger.append(NOTE))
     calls = list[int]()
 
     def act(ledger: Ledger) -> int:
@@ -275,7 +275,7 @@ def test_of_two_that_append_at_once_one_loses_and_looks_again(pair: tuple[Clone,
             append(second)
         return ledger.append(NOTE).number
 
-    assert book.acting(first, act, said=silent) == 6
+    assert book.acting(first, act, report_line=silent) == 6
     assert calls == [4, 5]
 
 
@@ -294,15 +294,15 @@ def test_remote_that_does_not_answer_is_named_and_nothing_is_appended(
 ) -> None:
     first, _ = pair
     shutil.move(tmp_path / "origin", tmp_path / "gone")
-    said = "(?s)the ledger's remote origin .*Nothing was appended"
-    refused(first, InfrastructureError, said, lambda: append(first))
+    message = "(?s)the ledger's remote origin .*Nothing was appended"
+    refused(first, InfrastructureError, message, lambda: append(first))
     assert number(first) == 3, "reading goes on without it"
     with pytest.raises(InfrastructureError):
         book.read(first, fetch=True)
     shutil.move(tmp_path / "gone", tmp_path / "origin")
-    with book.opened(first, said=silent) as ledger:
+    with book.opened(first, report_line=silent) as ledger:
         shutil.move(tmp_path / "origin", tmp_path / "gone")
-        refused(first, InfrastructureError, said, lambda: ledger.append(NOTE))
+        refused(first, InfrastructureError, message, lambda: ledger.append(NOTE))
         shutil.move(tmp_path / "gone", tmp_path / "origin")
     assert append(first).number == 4
 
@@ -339,7 +339,7 @@ def test_remote_that_refuses_the_push_is_named(pair: tuple[Clone, Clone], tmp_pa
 def test_tampered_branch_is_named_and_not_taken(pair: tuple[Clone, Clone], tmp_path: Path, how: str) -> None:
     first, second = pair
     branch = f"refs/heads/{Shared().branch}"
-    said = {
+    messages = {
         "rewound": "was rewound: it lacks entries that this clone has",
         "deleted": "is gone, and it was there",
         "replaced": "two ledgers without a common genesis",
@@ -373,7 +373,7 @@ def test_tampered_branch_is_named_and_not_taken(pair: tuple[Clone, Clone], tmp_p
         first.git("push", "-q", "origin", f"{made}:{branch}")
     for each in pair:
         before = chain.head(each)
-        with pytest.raises(UserError, match=said[how]):
+        with pytest.raises(UserError, match=messages[how]):
             book.read(each, fetch=True)
         assert chain.head(each) == before
         assert book.read(each).state.number == 3
@@ -421,11 +421,11 @@ def test_shallow_clone_is_refused_with_the_remedy(pair: tuple[Clone, Clone], tmp
 def test_rejected_settings_of_the_shared_ledger_name_the_file(clone: Clone) -> None:
     file = clone.root / remote.FILE
     file.parent.mkdir()
-    for text, said in (
+    for text, message in (
         ("remote: nowhere\n", "remote = 'nowhere' is no remote of this clone"),
         ("remotes: x\n", "remotes: Extra inputs"),
         ("branch: '-f'\n", "branch: String should match"),
         ("a: [", "not YAML"),
     ):
         file.write_text(text)
-        refused(clone, UserError, said, lambda: append(clone))
+        refused(clone, UserError, message, lambda: append(clone))

@@ -142,7 +142,7 @@ def test_nothing_was_decided_yet(here: Clone) -> None:
 
 
 def test_a_ledger_is_verified_and_an_unknown_machine_told(here: Clone) -> None:
-    with book.opened(here, said=lambda _: None) as ledger:
+    with book.opened(here, report_line=lambda _: None) as ledger:
         ledger.begin()
     assert examine(here, "ledger").words == "1 entries, all verified"
     other = here.root.parent / "other"
@@ -155,7 +155,7 @@ def test_a_ledger_is_verified_and_an_unknown_machine_told(here: Clone) -> None:
 
 
 def test_a_damaged_ledger_fails(here: Clone) -> None:
-    with book.opened(here, said=lambda _: None) as ledger:
+    with book.opened(here, report_line=lambda _: None) as ledger:
         ledger.begin()
         state = ledger.state
     (here.root / remote.FILE).write_text(yaml.safe_dump({"genesis": state.genesis}))

@@ -57,7 +57,7 @@ def set_clocks(clone: Clone, signer: Key, until: str) -> None:
 
 
 def number(clone: Clone) -> int:
-    return book.read(clone, said=silent).state.number
+    return book.read(clone, report_line=silent).state.number
 
 
 @pytest.mark.parametrize(("behind_s", "stands"), [(0, True), (240, True), (360, False), (1e8, False)])
@@ -88,7 +88,7 @@ def test_an_owner_goes_on_and_both_verifiers_agree(
         append(clone)
     set_clocks(clone, cast["ada"], statement.later(last, days=1))
     assert append(clone).time == last
-    genesis = book.read(clone, anew=True, said=silent).state.genesis
+    genesis = book.read(clone, reverify=True, report_line=silent).state.genesis
     command = ["sh", str(SCRIPT), str(clone.root), "refs/rft/ledger", genesis]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -70,7 +70,7 @@ def later(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "said"),
+    ("name", "how", "message"),
     [
         ("keys/machine", cut, r"machine: not a readable SSH key.*or delete it and enrol a new one: .*people add"),
         ("keys/machine", emptied, r"machine: not a readable SSH key.*Restore it, with mode 600"),
@@ -86,12 +86,12 @@ def later(file: Path) -> None:
     ],
 )
 def test_file_that_is_not_as_it_was_written_is_named(
-    clone: Clone, name: str, how: Callable[[Path], None], said: str
+    clone: Clone, name: str, how: Callable[[Path], None], message: str
 ) -> None:
     file = clone.state / name
     file.parent.mkdir(exist_ok=True)
     how(file)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         book.read(clone)
     shutil.rmtree(file) if file.is_dir() else file.unlink()
     memory.path(clone).unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def test_file_that_is_not_as_it_was_written_is_named(
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
         ("dvc.lock", "stages: [", r"dvc\.lock of revision .* not as a run records it \(ParserError"),
         ("dvc.lock", "- a", r"dvc\.lock of revision .* not as a run records it \(AttributeError"),
@@ -113,12 +113,12 @@ def test_file_that_is_not_as_it_was_written_is_named(
         ("params.yaml", "", r"params\.yaml of revision .* not as a run records it \(KeyError: 'recipe'"),
     ],
 )
-def test_revision_that_was_changed_by_hand_is_named(clone: Clone, file: str, text: str, said: str) -> None:
+def test_revision_that_was_changed_by_hand_is_named(clone: Clone, file: str, text: str, message: str) -> None:
     (clone.root / file).write_text(text)
     clone.git("add", "-A")
     clone.git("commit", "-q", "-m", "a run", "--allow-empty")
     at = Revision(clone, clone.git("rev-parse", "HEAD"))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         at.lay("data/policy", clone.root / "x") if file == "dvc.lock" else at.model
 
 
@@ -152,8 +152,8 @@ def test_a_read_only_file_system_is_called_that(
 
     monkeypatch.setattr("flows.cli.runs.run", refused)
     assert cli.main(["runs"]) == 3
-    said = "error: x.lock: Read-only file system. Mount it writable, or work in a clone that lies elsewhere.\n"
-    assert capfd.readouterr().err == said
+    message = "error: x.lock: Read-only file system. Mount it writable, or work in a clone that lies elsewhere.\n"
+    assert capfd.readouterr().err == message
 
 
 # -- a user who may not read or write --------------------------------------------------------------
@@ -178,22 +178,22 @@ def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes rights from root, as Linux can")
 @pytest.mark.parametrize(
-    ("name", "mode", "code", "said"),
+    ("name", "mode", "code", "message"),
     [
         ("keys/machine", 0, 2, r"keys/machine: Permission denied, .*sudo chown"),
         ("ledger/seen.json", 0, 2, "seen.json: Permission denied. "),
         (".", 0o555, 3, "registry.lock: Permission denied. Work as the user whose it is"),
     ],
 )
-def test_file_of_another_user_is_named(clone: Clone, name: str, mode: int, code: int, said: str) -> None:
+def test_file_of_another_user_is_named(clone: Clone, name: str, mode: int, code: int, message: str) -> None:
     book.lock(clone).unlink()
     (clone.state / name).chmod(mode)
     done = rft(clone, "ledger")
     (clone.state / name).chmod(0o700)
     assert "Traceback" not in done.stderr
     assert done.returncode == code
-    assert said.partition(".*")[0] in done.stderr
-    assert said.rpartition(".*")[2] in done.stderr
+    assert message.partition(".*")[0] in done.stderr
+    assert message.rpartition(".*")[2] in done.stderr
 
 
 @pytest.mark.slow

@@ -60,8 +60,8 @@ def test_machine_key_is_what_the_private_file_says_whatever_lies_beside_it(clone
 
 def test_fingerprint_is_that_of_ssh_keygen(clone: Clone) -> None:
     key = keys.machine(clone)
-    said = subprocess.run(["ssh-keygen", "-l", "-f", str(key.file)], capture_output=True, text=True, check=True)
-    assert said.stdout.split()[1] == key.fingerprint
+    done = subprocess.run(["ssh-keygen", "-l", "-f", str(key.file)], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == key.fingerprint
 
 
 # -- a person's key --------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def ask(clone: Clone, path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("tool", "script", "said"),
+    ("tool", "script", "message"),
     [
         ("ssh-keygen", None, "UserError ssh-keygen is not installed, or not in PATH"),
         ("git", "echo git version 2.30.2", "UserError Git 2.30 is too old to sign the ledger: it needs 2.34"),
@@ -184,7 +184,7 @@ def ask(clone: Clone, path: Path) -> str:
     ],
 )
 def test_missing_or_old_tool_is_named_and_no_key_is_left(
-    clone: Clone, tmp_path: Path, tool: str, script: str | None, said: str
+    clone: Clone, tmp_path: Path, tool: str, script: str | None, message: str
 ) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -195,7 +195,7 @@ def test_missing_or_old_tool_is_named_and_no_key_is_left(
         elif script is not None:
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)
-    assert said in ask(clone, folder)
+    assert message in ask(clone, folder)
     assert not (keys.folder(clone) / "machine").exists()
     assert keys.machine(clone), "the clone is usable with the right tool"
 

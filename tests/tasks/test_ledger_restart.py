@@ -59,7 +59,7 @@ def test_restart_goes_on_where_the_old_chain_ended(clone: Clone, cast: dict[str,
     old = book.read(clone).stored
     made = restart.restart(clone, "Ada's laptop\nburned", silent)
     assert (made.number, made.previous) == (5, old[-1].entry.id)
-    state = book.read(clone, anew=True).state
+    state = book.read(clone, reverify=True).state
     assert (state.since, state.restarts, state.genesis) == (5, old[-1].entry.id, made.id)
     assert isinstance(made.act, Genesis)
     assert made.act.reason == "Ada's laptop burned"
@@ -81,7 +81,7 @@ def test_other_clone_takes_a_restart_only_by_name(clone: Clone, tmp_path: Path) 
             book.read(second, fetch=True)
     assert chain.head(second) == before
     assert restart.accept(second, silent) == made
-    assert book.read(second, anew=True).state == book.read(clone).state
+    assert book.read(second, reverify=True).state == book.read(clone).state
     assert remote.shared(second).genesis == made.id
 
 
@@ -150,9 +150,9 @@ def test_attackers_restart_is_named_where_an_anchor_is_left(
     if anchor == "revision" and after == 4:
         assert book.read(clone).state.since == 5, "nothing was cut: what is left is the mark that it shows for ever"
         return
-    for anew in (False, True):
+    for reverify in (False, True):
         with pytest.raises(Damaged):
-            book.read(clone, anew=anew)
+            book.read(clone, reverify=reverify)
 
 
 def test_restart_of_a_chain_that_lacks_what_was_seen_cannot_be_accepted(clone: Clone, cast: dict[str, Key]) -> None:
@@ -224,7 +224,7 @@ def test_run_revision_that_is_ahead_makes_the_clone_fetch(clone: Clone, tmp_path
 def test_revisions_of_before_a_restart_stay_known(alone: Clone) -> None:
     restart.restart(alone, "keys were lost", silent)
     record(alone, "after", append(alone))
-    assert book.read(alone, anew=True).state.number == 6
+    assert book.read(alone, reverify=True).state.number == 6
     memory.path(alone).unlink()
     alone.git("update-ref", chain.REF, f"{chain.REF}~3")
     with pytest.raises(Damaged):

@@ -20,7 +20,7 @@ from local_servers import dead_port
 
 from rft import config, secrets
 from rft.errors import ConfigError, Stopped, UserError
-from tasks import ladder
+from tasks import stage_runner
 from tasks.provenance import live, openlineage
 from tasks.provenance.openlineage import Job
 from tasks.runs import outbox, records
@@ -51,7 +51,7 @@ def catalog() -> Iterator[Catalog]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             here.methods.append("GET")
-            self._say(200)
+            self._answer(200)
 
         def do_POST(self) -> None:
             here.methods.append("POST")
@@ -63,9 +63,9 @@ def catalog() -> Iterator[Catalog]:
             if status == 201:
                 here.headers.append({name.lower(): value for name, value in self.headers.items()})
                 here.taken.append(json.loads(body))
-            self._say(status)
+            self._answer(status)
 
-        def _say(self, status: int) -> None:
+        def _answer(self, status: int) -> None:
             self.send_response(status)
             if status == 302:
                 self.send_header("location", f"{here.url}/elsewhere")
@@ -115,7 +115,7 @@ def params(**where: Any) -> config.Params:
 
 @contextlib.contextmanager
 def begun(scripted: ladder_clone.Scripted, settings: config.Params) -> Iterator[Run]:
-    with ladder.recorded(scripted.clone, settings, None) as run:
+    with stage_runner.recorded(scripted.clone, settings, None) as run:
         yield run
 
 
@@ -135,7 +135,7 @@ def test_a_run_is_told_as_it_goes(
     monkeypatch.setenv("CATALOG_KEY", "Bearer canary-value")
     settings = params(url=catalog.url, headers={"Authorization": "env:CATALOG_KEY"})
     with begun(scripted, settings) as run:
-        ladder.drive(run, "traffic")
+        stage_runner.repro_stage(run, "traffic")
         until = time.monotonic() + 5
         while (len(catalog.taken) < 3 or kept(scripted)) and time.monotonic() < until:
             time.sleep(0.01)
@@ -161,8 +161,8 @@ def test_a_run_is_told_as_it_goes(
 @pytest.mark.slow
 def test_a_failure_is_told_and_what_the_stage_said_is_not(scripted: ladder_clone.Scripted, catalog: Catalog) -> None:
     (scripted.script / "fail-traffic").write_text('messages[0] is {"role": "user", "content": "canary"}')
-    with pytest.raises(ladder.repro.StageFailed), begun(scripted, params(url=catalog.url)) as run:
-        ladder.drive(run, "traffic")
+    with pytest.raises(stage_runner.repro.StageFailed), begun(scripted, params(url=catalog.url)) as run:
+        stage_runner.repro_stage(run, "traffic")
     assert catalog.story == [("START", "tiny"), ("START", "tiny.traffic"), ("FAIL", "tiny.traffic"), ("FAIL", "tiny")]
     facet = catalog.taken[2]["run"]["facets"]["errorMessage"]
     assert facet["message"] == f"stage traffic failed; its log is .rft/logs/{run.name}/traffic.log"
@@ -217,11 +217,11 @@ def test_a_dead_receiver_fails_no_run_and_the_next_run_brings_what_was_kept(
     with begun(scripted, params(url=f"http://127.0.0.1:{dead_port()}/x")) as run, live.stage(run, "drift"):
         (run.tree / "dvc.lock").write_text("stages: {}\n")
         time.sleep(0.2)
-    said = [line for line in capsys.readouterr().out.splitlines() if "[openlineage]" in line]
-    assert len(said) == 2, said
-    assert "The run goes on, and events are kept in" in said[0]
-    assert "4 events not taken by" in said[1]
-    assert "the next run that tells it sends them first" in said[1]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "[openlineage]" in line]
+    assert len(lines) == 2, lines
+    assert "The run goes on, and events are kept in" in lines[0]
+    assert "4 events not taken by" in lines[1]
+    assert "the next run that tells it sends them first" in lines[1]
     assert records.find(scripted.clone, run.name).state == "finished"
     [file] = kept(scripted)
     assert file.name == f"{run.name}.ndjson"
@@ -247,9 +247,9 @@ def test_a_receiver_that_comes_back_gets_all_in_order(
         (run.tree / "dvc.lock").write_text("stages: [of somebody's hand")
     assert [kind for kind, _ in catalog.story] == ["START", "START", "COMPLETE", "COMPLETE"]
     assert kept(scripted) == []
-    said = capsys.readouterr().out
-    assert "what stage drift read and wrote is not told" in said
-    assert "not taken" not in said
+    output = capsys.readouterr().out
+    assert "what stage drift read and wrote is not told" in output
+    assert "not taken" not in output
 
 
 def test_an_event_that_is_called_wrong_stops_no_other(
@@ -307,7 +307,7 @@ def test_what_a_live_run_keeps_is_not_taken_by_another(scripted: ladder_clone.Sc
 
 # -- settings --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({}, "set either file or url"),
         ({"file": "a.ndjson", "url": "http://x/"}, "set either file or url"),
@@ -319,20 +319,20 @@ def test_what_a_live_run_keeps_is_not_taken_by_another(scripted: ladder_clone.Sc
         ({"url": "http://x/", "retries": 3}, "unknown key"),
     ],
 )
-def test_settings_that_cannot_be_honored(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_cannot_be_honored(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         config.parse(given, "params.yaml", config.OpenLineage)
 
 
 def test_what_cannot_work_is_an_error_before_the_run(scripted: ladder_clone.Scripted) -> None:
-    for where, words in (
+    for where, message in (
         ({"file": "lineage.ndjson"}, "Git does not ignore it"),
         ({"file": "data/lineage.ndjson"}, "lies in data/"),
         ({"file": ".rft"}, "is a folder"),
         ({"file": "recipes"}, "is a folder"),
         ({"url": "http://127.0.0.1:1/", "headers": {"X-RFT-Step": "1"}}, "is set by agent-rft itself"),
     ):
-        with pytest.raises((UserError, ConfigError), match=words), begun(scripted, params(**where)):
+        with pytest.raises((UserError, ConfigError), match=message), begun(scripted, params(**where)):
             pass
     with (
         pytest.raises(ConfigError, match="CATALOG_KEY, which is not set"),

@@ -10,7 +10,7 @@ import pytest
 from rft import reports
 from rft.reports import Metric
 from tasks.display import markdown
-from tasks.ledger.facts import Champion, Said, Voice
+from tasks.ledger.facts import Champion, SignedEntry, VerifiedStatement
 from tasks.ledger.statement import Statement
 from tasks.runs.records import RunRecord, State
 from tests import sample_reports
@@ -37,7 +37,7 @@ def record(**changes: object) -> RunRecord:
 
 
 def read(scenario: sample_reports.Scenario) -> list[reports.Report]:
-    root = sample_reports.shelves(scenario)
+    root = sample_reports.stage_files(scenario)
     files = {
         reports.Decision: "gate/decision.json",
         reports.ChallengerReport: "challenger/report.json",
@@ -81,7 +81,7 @@ def test_many_slices_leave_room_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "start"),
     [
         ("running", "**begun**. What came of it is written here"),
         ("paused", "**paused** in stage examples: run.max_hours is spent."),
@@ -90,15 +90,15 @@ def test_many_slices_leave_room_for_the_rest() -> None:
         ("interrupted", "**interrupted** in stage examples. Its finished stages"),
     ],
 )
-def test_a_run_that_came_to_no_decision_says_where_it_is_and_quotes_no_stage(state: State, words: str) -> None:
+def test_a_run_that_came_to_no_decision_says_where_it_is_and_quotes_no_stage(state: State, start: str) -> None:
     at = record(state=state, seconds={"traffic": 1.5, "drift": 0.4, "examples": 9.0})
     text = markdown.of_run(at, [])
-    assert text.startswith(words)
+    assert text.startswith(start)
     assert SAID not in text
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("told", "text"),
     [
         ({"state": "finished", "decision": "reject"}, "reject"),
         ({"state": "stopped", "verdict": "stop"}, "stopped after drift"),
@@ -107,8 +107,8 @@ def test_a_run_that_came_to_no_decision_says_where_it_is_and_quotes_no_stage(sta
         ({"state": "failed"}, "failed"),
     ],
 )
-def test_the_outcome_in_a_list(told: dict[str, Any], words: str) -> None:
-    assert markdown.outcome(record(**told)) == words
+def test_the_outcome_in_a_list(told: dict[str, Any], text: str) -> None:
+    assert markdown.outcome(record(**told)) == text
 
 
 def test_a_stop_is_a_result() -> None:
@@ -126,8 +126,8 @@ def test_a_stage_is_a_table_of_its_numbers() -> None:
 
 def test_a_promotion_says_who_why_and_how_to_audit_it() -> None:
     signed = Statement.model_construct(reason="half the\ncalls")
-    said = Said(8, "2026-11-22T23:39:00Z", Voice("ada", "SHA256:k", signed))
-    made = Champion(9, "e" * 40, "2026-11-22T23:40:00Z", "tiny", "r-1", "f" * 40, 0, (said,), (), False, 7, "")
+    approval = SignedEntry(8, "2026-11-22T23:39:00Z", VerifiedStatement("ada", "SHA256:k", signed))
+    made = Champion(9, "e" * 40, "2026-11-22T23:40:00Z", "tiny", "r-1", "f" * 40, 0, (approval,), (), False, 7, "")
     text = markdown.of_promotion(
         made,
         reports.Decision(decision="promote", reason="better.", candidate="challenger", checks=[], hashes={}),

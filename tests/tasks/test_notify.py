@@ -23,7 +23,7 @@ from local_servers import PASSWORD, SECRET, Hooks, Mailbox, certificate, dead_po
 from flows import unattended
 from rft import config, doctor, notices, secrets
 from rft.errors import ConfigError, UserError
-from tasks import ladder, notify
+from tasks import notify, stage_runner
 from tasks.ledger import book
 from tasks.promotion import registration
 from tasks.runs import records
@@ -86,10 +86,10 @@ def test_a_message_is_signed_and_a_further_try_is_the_same_message(
     receiver: Hooks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     receiver.answers = [503, 503]
-    said = told(parsed(webhook=webhook(receiver.url)), tmp_path)
+    output = told(parsed(webhook=webhook(receiver.url)), tmp_path)
     host = receiver.url.removeprefix("http://").removesuffix("/hook")
-    assert said == f"[notify] told that icd10: run {EVENT.run} waits for approval: run.notify.webhook ({host})\n"
-    assert capsys.readouterr().out == said
+    assert output == f"[notify] told that icd10: run {EVENT.run} waits for approval: run.notify.webhook ({host})\n"
+    assert capsys.readouterr().out == output
     assert len(receiver.ids) == 3
     assert len({*receiver.ids}) == 1
     [body] = receiver.taken
@@ -108,7 +108,7 @@ def test_the_message_on_the_page_is_the_one_that_is_sent(receiver: Hooks, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("status", "tries", "words"),
+    ("status", "tries", "message"),
     [
         (400, 1, "HTTP 400"),
         (302, 1, "HTTP 302: it is elsewhere now"),
@@ -116,11 +116,11 @@ def test_the_message_on_the_page_is_the_one_that_is_sent(receiver: Hooks, tmp_pa
         (500, 4, "HTTP 500 (tried 4 times)"),
     ],
 )
-def test_a_receiver_that_says_no(receiver: Hooks, tmp_path: Path, status: int, tries: int, words: str) -> None:
+def test_a_receiver_that_says_no(receiver: Hooks, tmp_path: Path, status: int, tries: int, message: str) -> None:
     receiver.answers = [status] * 4
-    said = told(parsed(webhook=webhook(receiver.url)), tmp_path)
-    assert said.startswith(f"warning: not told that icd10: run {EVENT.run} waits for approval: run.notify.webhook (")
-    assert words in said
+    output = told(parsed(webhook=webhook(receiver.url)), tmp_path)
+    assert output.startswith(f"warning: not told that icd10: run {EVENT.run} waits for approval: run.notify.webhook (")
+    assert message in output
     assert len(receiver.ids) == tries
     assert receiver.taken == []
 
@@ -144,13 +144,13 @@ def test_another_secret_is_refused_by_the_receiver_and_never_shown(
 def test_an_address_that_is_secret_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = dead_port()
     monkeypatch.setenv("HOOK_URL", f"http://127.0.0.1:{port}/canary-4711")
-    said = told(parsed(webhook=webhook("env:HOOK_URL")), tmp_path)
-    assert f"run.notify.webhook (127.0.0.1:{port}): no connection: " in said
-    assert "canary" not in said
+    output = told(parsed(webhook=webhook("env:HOOK_URL")), tmp_path)
+    assert f"run.notify.webhook (127.0.0.1:{port}): no connection: " in output
+    assert "canary" not in output
     monkeypatch.setenv("HOOK_URL", "canary-4711")
-    said = told(parsed(webhook=webhook("env:HOOK_URL")), tmp_path)
-    assert "run.notify.webhook.url: write an address such as https://" in said
-    assert "canary" not in said
+    output = told(parsed(webhook=webhook("env:HOOK_URL")), tmp_path)
+    assert "run.notify.webhook.url: write an address such as https://" in output
+    assert "canary" not in output
 
 
 # -- mail ------------------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ def test_a_mail_over_starttls_with_a_login(tmp_path: Path, monkeypatch: pytest.M
         post.answers = [f"554 who logs in with {PASSWORD} is not welcome"]
         assert "554 who logs in with [secret MAIL_PASSWORD] is not welcome" in told(settings, tmp_path)
         monkeypatch.setenv("MAIL_PASSWORD", "canary password")
-        said = told(settings, tmp_path)
-        assert "the server said 535" in said
-        assert "canary" not in said
+        output = told(settings, tmp_path)
+        assert "the server said 535" in output
+        assert "canary" not in output
         assert post.logins[0] == (b"agent", PASSWORD.encode())
     [message] = post.taken
     assert post.to == [["ada@example.com", "bob@example.com"]]
@@ -194,8 +194,10 @@ def test_a_mail_is_sent_again_as_the_same_mail(post: Mailbox, tmp_path: Path) ->
 
 
 def test_a_mailbox_that_is_not_there_is_named_and_the_others_are_told(post: Mailbox, tmp_path: Path) -> None:
-    said = told(parsed(mail=mail(post.port, to=["nobody@example.com", "ada@example.com"])), tmp_path)
-    assert "the server took it for the others, but the server refused nobody@example.com (550 no such mailbox)" in said
+    output = told(parsed(mail=mail(post.port, to=["nobody@example.com", "ada@example.com"])), tmp_path)
+    assert (
+        "the server took it for the others, but the server refused nobody@example.com (550 no such mailbox)" in output
+    )
     assert post.to == [["ada@example.com"]]
     assert "the server refused nobody@example.com (550" in told(
         parsed(mail=mail(post.port, to=["nobody@example.com"])), tmp_path
@@ -218,11 +220,11 @@ def test_a_name_with_a_line_break_adds_no_header_and_one_that_is_no_text_is_sent
 def test_dead_servers_are_named_each_and_nobody_waits_long(tmp_path: Path) -> None:
     first, second = dead_port(), dead_port()
     began = time.monotonic()
-    said = told(parsed(webhook=webhook(f"http://127.0.0.1:{first}/x"), mail=mail(second)), tmp_path)
+    output = told(parsed(webhook=webhook(f"http://127.0.0.1:{first}/x"), mail=mail(second)), tmp_path)
     assert time.monotonic() - began < 3
-    assert f"run.notify.webhook (127.0.0.1:{first}): no connection: " in said
-    assert f"run.notify.mail (127.0.0.1:{second}): no connection: " in said
-    assert said.count("(tried 4 times)") == 2
+    assert f"run.notify.webhook (127.0.0.1:{first}): no connection: " in output
+    assert f"run.notify.mail (127.0.0.1:{second}): no connection: " in output
+    assert output.count("(tried 4 times)") == 2
 
 
 def test_servers_that_take_the_connection_and_say_nothing_end_at_the_deadline(
@@ -232,9 +234,9 @@ def test_servers_that_take_the_connection_and_say_nothing_end_at_the_deadline(
     receiver.silent.set()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         began = time.monotonic()
-        said = told(parsed(webhook=webhook(receiver.url), mail=mail(mute.getsockname()[1])), tmp_path)
+        output = told(parsed(webhook=webhook(receiver.url), mail=mail(mute.getsockname()[1])), tmp_path)
         assert time.monotonic() - began < 2
-    assert said.count("no answer") == said.count("warning: ") == 2
+    assert output.count("no answer") == output.count("warning: ") == 2
 
 
 def test_one_that_drips_is_cut_off_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,11 +258,11 @@ def test_one_that_drips_is_cut_off_too(tmp_path: Path, monkeypatch: pytest.Monke
         thread = threading.Thread(target=drip, args=(listening,))
         thread.start()
         began = time.monotonic()
-        said = told(parsed(webhook=webhook(f"http://127.0.0.1:{listening.getsockname()[1]}/x")), tmp_path)
+        output = told(parsed(webhook=webhook(f"http://127.0.0.1:{listening.getsockname()[1]}/x")), tmp_path)
         assert time.monotonic() - began < 2
         over.set()
         thread.join()
-    assert "no answer within 0.5 s, so whether it arrived is not known" in said
+    assert "no answer within 0.5 s, so whether it arrived is not known" in output
 
 
 def test_a_log_that_cannot_be_written_fails_nothing(
@@ -287,7 +289,7 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("section", "message"),
     [
         ({"webhook": {"url": "https://h/x"}}, "'run.notify.webhook.signing_secret' is missing"),
         ({"webhook": {"url": "https://h/x", "signing_secret": "whsec_canary"}}, "signing_secret' holds a key"),
@@ -304,10 +306,10 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
         ({"mail": mail(25, form="ada@example.com")}, "unknown key 'run.notify.mail.form'. Did you mean 'from'?"),
     ],
 )
-def test_wrong_settings_are_refused_before_a_run(tmp_path: Path, section: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused_before_a_run(tmp_path: Path, section: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         tiny_recipe.params(tmp_path, run={"notify": section})
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert "canary" not in str(refused.value)
 
 
@@ -327,7 +329,7 @@ def test_the_port_follows_from_tls(server: str, tls: str, host: str, port: int) 
 
 
 # -- the doctor ------------------------------------------------------------------------------------
-def look(tmp_path: Path, section: config.Notify) -> doctor.Finding:
+def checked(tmp_path: Path, section: config.Notify) -> doctor.Finding:
     base = tiny_recipe.params(tmp_path)
     params = base.model_copy(update={"run": base.run.model_copy(update={"notify": section})})
     [*_, found] = doctor.examine(lambda: params, ["notify"])
@@ -337,16 +339,16 @@ def look(tmp_path: Path, section: config.Notify) -> doctor.Finding:
 def test_the_doctor_knocks_at_both_doors_and_sends_nothing(
     receiver: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert look(tmp_path, config.Notify()).words == "nobody is told of a waiting request: run.notify is not set"
+    assert checked(tmp_path, config.Notify()).words == "nobody is told of a waiting request: run.notify is not set"
     monkeypatch.setenv("SSL_CERT_FILE", str(pem := certificate(tmp_path / "server.pem")))
     with mailbox(pem) as post:
         section = mail(post.port, tls="starttls", user="agent", password="env:MAIL_PASSWORD")
-        found = look(tmp_path, parsed(webhook=webhook(receiver.url), mail=section))
+        found = checked(tmp_path, parsed(webhook=webhook(receiver.url), mail=section))
         assert (found.status, found.words.count("answers")) == ("ok", 2)
         assert (receiver.ids, post.taken) == ([], [])
         monkeypatch.setenv("MAIL_PASSWORD", "canary password")
         dead = dead_port()
-        found = look(tmp_path, parsed(webhook=webhook(f"https://127.0.0.1:{dead}/x"), mail=section))
+        found = checked(tmp_path, parsed(webhook=webhook(f"https://127.0.0.1:{dead}/x"), mail=section))
     assert (found.status, found.infrastructure) == ("warn", False)
     assert f"run.notify.webhook (127.0.0.1:{dead}): no connection" in found.words
     assert "the server said 535" in found.words
@@ -380,10 +382,10 @@ def test_a_stage_is_named_and_what_it_said_is_not(
     (scripted.script / "fail-traffic").write_text('messages[0] is {"role": "user", "content": "canary"}')
     params = config.load("params.yaml")
     with (
-        pytest.raises(ladder.repro.StageFailed) as failed,
-        ladder.recorded(scripted.clone, params, None, False, "f-1") as run,
+        pytest.raises(stage_runner.repro.StageFailed) as failed,
+        stage_runner.recorded(scripted.clone, params, None, False, "f-1") as run,
     ):
-        ladder.climb(run, "traffic", config.BaseModel, lambda report: {})  # type: ignore[arg-type]
+        stage_runner.drive_stage(run, "traffic", config.BaseModel, lambda report: {})  # type: ignore[arg-type]
     assert receiver.taken == [], "at a terminal this is seen"
     unattended.failed(None, flow_run(), ended(failed.value))
     [body] = receiver.taken
@@ -416,8 +418,12 @@ def test_a_failure_before_there_was_a_run_and_settings_that_cannot_be_read(
     unattended.failed(None, asked, ended(KeyError("canary")))
     unattended.failed(None, asked, ended(SystemExit(1)))  # Prefect's, when the console is gone
     unattended.failed(None, asked, ended(None, "Process exited with status code: -9.\nMore of it"))
-    said = [body["data"]["message"] for body in receiver.taken]
-    assert said == ["KeyError, which is a bug.", "SystemExit, which is a bug.", "Process exited with status code: -9."]
+    messages = [body["data"]["message"] for body in receiver.taken]
+    assert messages == [
+        "KeyError, which is a bug.",
+        "SystemExit, which is a bug.",
+        "Process exited with status code: -9.",
+    ]
     receiver.taken.clear()
     unattended.failed(None, asked, ended(KeyboardInterrupt()))
     asked.deployment_id = None
@@ -429,7 +435,7 @@ def test_a_file_that_holds_the_password_of_the_mail_server_refuses_the_run(scrip
     scripted.set_params(run={"notify": {"mail": mail(25, user="agent", password="env:MAIL_PASSWORD")}})
     (scripted.root / "notes.txt").write_text(f"the password is {PASSWORD}")
     with pytest.raises(UserError, match=r"notes\.txt holds the value of the secret MAIL_PASSWORD"):
-        ladder_clone.climb(scripted)
+        ladder_clone.run_ladder(scripted)
 
 
 @pytest.mark.slow
@@ -438,10 +444,10 @@ def test_a_request_that_waits_is_told_once_it_can_be_approved(receiver: Hooks, s
     params = params.model_copy(
         update={"run": params.run.model_copy(update={"notify": parsed(webhook=webhook(receiver.url))})}
     )
-    with ladder.recorded(scripted.clone, params, None, False, "f-1") as run:
+    with stage_runner.recorded(scripted.clone, params, None, False, "f-1") as run:
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
         registration.register(run, lambda _: None)
-        ladder.repro.dvc(run.tree, "commit", "--force", "--quiet")
+        stage_runner.repro.dvc(run.tree, "commit", "--force", "--quiet")
         run.update(decision="promote", candidate="challenger", gain={"value": 0.1, "low": None, "high": None})
         assert receiver.taken == []
     [body] = receiver.taken
@@ -452,6 +458,6 @@ def test_a_request_that_waits_is_told_once_it_can_be_approved(receiver: Hooks, s
     assert records.find(scripted.clone, run.name).revision
     assert not secrets.holds(json.dumps(receiver.taken))
     assert body["data"]["expires"] == book.read(scripted.clone).state.requests[3].act.expires
-    with ladder.recorded(scripted.clone, params, None, False, "f-2") as run:
+    with stage_runner.recorded(scripted.clone, params, None, False, "f-2") as run:
         run.update(decision="reject")
     assert len(receiver.taken) == 1

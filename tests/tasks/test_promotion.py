@@ -16,7 +16,7 @@ import pytest
 
 from rft import config, files, reports
 from rft.errors import InfrastructureError, UserError
-from tasks import ladder
+from tasks import stage_runner
 from tasks.display import tracking
 from tasks.display.tracking import Tracker
 from tasks.ledger import book, chain, keys, memory, statement
@@ -58,20 +58,20 @@ def prompt_shown(clone: Clone) -> str:
 
 @pytest.mark.slow
 def test_a_request_after_an_entry_of_a_clock_that_ran_ahead_waits_as_long_as_any(
-    here: Clone, climb: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
+    here: Clone, run_ladder: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its expiry is counted from the entry's time, which is never before that of the last one. An
     owner must say that clocks are not compared: else nobody could append after such an entry."""
     with monkeypatch.context() as patch:
         patch.setattr(statement, "now", lambda: "2041-01-01T00:00:00Z")
-        record = climb(rollout=params(here).rollout.model_copy(update={"max_turns": 5}))
+        record = run_ladder(rollout=params(here).rollout.model_copy(update={"max_turns": 5}))
     with pytest.raises(WrongClock, match=r"the ledger's last entry is of 2041-.* rft ledger clocks --reason TEXT"):
         people.approve(here, record.name)
     acts.change(here, SetClocks(until="2041-02-01T00:00:00Z"), people.signer("Ada"), "its battery was flat")
     people.approve(here, record.name)
-    [waiting] = book.read(here).state.requests.values()
-    assert waiting.act.expires == "2041-01-31T00:00:00Z"
-    assert waiting.promoted
+    [request] = book.read(here).state.requests.values()
+    assert request.act.expires == "2041-01-31T00:00:00Z"
+    assert request.promoted
 
 
 @pytest.mark.slow
@@ -93,11 +93,11 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     assert again == made, "it is champion already"
     assert book.read(here).state.number == entries
     with runs.start(here, runs.plan(here, params(here), served)) as run:
-        shelf = run.shelf("champion")
-        found = reports.read(reports.Champion, shelf / "champion.json")
+        stage_folder = run.stage_folder("champion")
+        found = reports.read(reports.Champion, stage_folder / "champion.json")
         assert (found.version, found.run, found.weights) == (made.number, record.name, "lora")
-        assert files.tree_sha256(shelf / (found.weights_path or "")) == found.weights_sha256
-        assert (shelf / (found.profile_path or "")).exists()
+        assert files.tree_sha256(stage_folder / (found.weights_path or "")) == found.weights_sha256
+        assert (stage_folder / (found.profile_path or "")).exists()
     at = Revision(here, run.record.revision or "")
     assert at.file("data/champion/weights.dvc") is not None
     assert at.file("data/champion/weights/model.bin") is None, "Git holds hashes, DVC bytes"
@@ -120,7 +120,7 @@ def test_approve_serve_roll_back_and_approve_again(here: Clone) -> None:
     assert third is not None
     assert third.number > made.number, "a promotion is its entry"
     assert shown(here) == (third.number, 0)
-    kinds = [each.entry.act.kind for each in book.read(here, anew=True).stored]
+    kinds = [each.entry.act.kind for each in book.read(here, reverify=True).stored]
     once = ["approval", "promotion"]
     assert kinds == ["genesis", "registration", "request", "policy", *once, "rollback", *once]
 
@@ -137,7 +137,7 @@ def test_r11_a_rollback_to_the_beginning_restores_the_seed_prompts_alias(here: C
 
 
 def champion_on_page(clone: Clone, record: RunRecord) -> str:
-    text = ladder.write_page(clone, record, clone.root / "nothing").read_text()
+    text = stage_runner.write_page(clone, record, clone.root / "nothing").read_text()
     return re.search(r"champion</[^>]+>\s*<[^>]+>([^<]*)<", text)[1]  # type: ignore[index]
 
 
@@ -173,49 +173,49 @@ def test_a_champion_has_one_number_wherever_it_is_named(here: Clone) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_judged_when_the_beginning_was_called_1_can_be_approved(here: Clone, climb) -> None:
-    assert people.approve(here, climb(served=judged_against(1)).name).promoted
+def test_a_run_that_was_judged_when_the_beginning_was_called_1_can_be_approved(here: Clone, run_ladder) -> None:
+    assert people.approve(here, run_ladder(served=judged_against(1)).name).promoted
 
 
 @pytest.mark.slow
-def test_what_cannot_be_approved(here: Clone, climb) -> None:
-    name = climb(edited=True).name
+def test_what_cannot_be_approved(here: Clone, run_ladder) -> None:
+    name = run_ladder(edited=True).name
     with pytest.raises(UserError, match=r"uncommitted code .*a.py.*--override-dirty"):
         people.approve(here, name)
     assert [each.entry.act.kind for each in book.read(here).stored][-1] == "approval"
     made = people.approve(here, name, "Ada", "I know what I do", override=True).promoted
     assert made is not None
-    assert [said.person for said in made.overrides] == ["ada"]
+    assert [override.person for override in made.overrides] == ["ada"]
 
 
 @pytest.mark.slow
-def test_a_request_says_what_the_revision_holds_whatever_this_clones_record_says(here: Clone, climb) -> None:
+def test_a_request_says_what_the_revision_holds_whatever_this_clones_record_says(here: Clone, run_ladder) -> None:
     """A record is a file: one line of an editor made a dirty run clean, and of Ada's run Eve's."""
-    record = climb(edited=True)
+    record = run_ladder(edited=True)
     lies = {"edits_sha256": None, "edited": [], "champion_version": 7, "key": "x", "started_by": "Eve", "start": None}
     changed = record.model_copy(update=lies)
     records.save(here, changed)
-    heard: list[str] = []
-    asked = acts.request(here, changed, heard.append).act
+    lines: list[str] = []
+    asked = acts.request_promotion(here, changed, lines.append).act
     assert (asked.edited, asked.champion, asked.key) == (["a.py"], 0, record.key)
     assert (asked.started_by, asked.revision) == (record.started_by, record.revision)
     assert re.fullmatch("[0-9a-f]{64}", asked.edits_sha256 or "")
-    assert "holds files that its commit does not (a.py)" in heard[0]
+    assert "holds files that its commit does not (a.py)" in lines[0]
     with pytest.raises(Refused, match=r"uncommitted code \(a.py\).*--override-dirty"):
         people.approve(here, record.name)
 
 
 @pytest.mark.slow
-def test_a_record_that_was_changed_before_the_run_ended_hides_no_edits(here: Clone, climb) -> None:
-    record = climb(edited=True, begun=lambda run: run.update(edits_sha256=None, edited=[]))
+def test_a_record_that_was_changed_before_the_run_ended_hides_no_edits(here: Clone, run_ladder) -> None:
+    record = run_ladder(edited=True, begun=lambda run: run.update(edits_sha256=None, edited=[]))
     assert not record.dirty
     with pytest.raises(Refused, match=r"uncommitted code \(a.py\).*--override-dirty"):
         people.approve(here, record.name)
 
 
 @pytest.mark.slow
-def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, climb) -> None:
-    clean, dirty = only(here), climb(edited=True)
+def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, run_ladder) -> None:
+    clean, dirty = only(here), run_ladder(edited=True)
     records.save(here, dirty.model_copy(update={"revision": clean.revision}))
     with pytest.raises(UserError, match=rf"for run {dirty.name}, is that of run {clean.name}"):
         people.approve(here, dirty.name)
@@ -226,13 +226,13 @@ def test_a_record_that_names_another_runs_revision_is_refused(here: Clone, climb
 
 
 @pytest.mark.slow
-def test_a_run_is_not_mistaken_for_another_whose_name_goes_on(here: Clone, climb) -> None:
+def test_a_run_is_not_mistaken_for_another_whose_name_goes_on(here: Clone, run_ladder) -> None:
     """Names of one minute differ in a letter at the end, and only the longer one was asked for."""
-    first, longer = only(here), climb()
-    longer = longer if longer.name.startswith(first.name) else climb()
-    acts.request(here, longer)
+    first, longer = only(here), run_ladder()
+    longer = longer if longer.name.startswith(first.name) else run_ladder()
+    acts.request_promotion(here, longer)
     assert agents.find(here, first.name).run == first.name
-    assert people.approve(here, first.name).waiting.act.run == first.name
+    assert people.approve(here, first.name).request.act.run == first.name
 
 
 def test_nothing_is_signed_while_it_is_unknown_which_words_are_secret(here: Clone) -> None:
@@ -247,12 +247,12 @@ def test_nothing_is_signed_while_it_is_unknown_which_words_are_secret(here: Clon
 def test_what_takes_long_does_not_hold_the_ledger(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """An approval hashes every byte of the weights, and may fetch them first."""
     name, is_free = only(here).name, []
-    acts.request(here, only(here))
+    acts.request_promotion(here, only(here))
 
-    def watched(at: Revision, waiting: object) -> None:
+    def watched(at: Revision, request: object) -> None:
         with records.held(book.lock(here)) as free:
             is_free.append(free)
-        real(at, waiting)  # type: ignore[arg-type]
+        real(at, request)  # type: ignore[arg-type]
 
     real = agents.assert_same
     monkeypatch.setattr(agents, "assert_same", watched)
@@ -261,21 +261,21 @@ def test_what_takes_long_does_not_hold_the_ledger(here: Clone, monkeypatch: pyte
     assert all(is_free)
 
 
-def test_a_request_against_another_champion_is_refused(here: Clone, climb) -> None:
+def test_a_request_against_another_champion_is_refused(here: Clone, run_ladder) -> None:
     with pytest.raises(Refused, match="would be judged against champion 3 of tiny, but the beginning is served"):
-        climb(served=judged_against(3))
+        run_ladder(served=judged_against(3))
     with pytest.raises(UserError, match="is not over"):
-        acts.request(here, only(here).model_copy(update={"revision": None, "state": "running"}))
+        acts.request_promotion(here, only(here).model_copy(update={"revision": None, "state": "running"}))
 
 
 @pytest.mark.slow
-def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clone, climb) -> None:
+def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clone, run_ladder) -> None:
     first = only(here)
     no = acts.reject(here, first.name, people.signer("Ada"), "the notes look odd")
     assert no.person == "ada"
     with pytest.raises(Refused, match=r"rejected by ada .*the notes look odd.*--lift"):
         people.approve(here, first.name)
-    again = climb()
+    again = run_ladder()
     assert again.name != first.name
     with pytest.raises(Refused, match="A no holds for them in whatever run"):
         people.approve(here, again.name)
@@ -287,17 +287,17 @@ def test_r9_a_no_holds_for_prompt_and_weights_whatever_run_brings_them(here: Clo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scenario", "words"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")]
+    ("scenario", "message"), [("reject", "the gate itself decided reject"), ("drift_stop", "came to no decision")]
 )
 def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
-    scenario: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scenario: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", scenario)  # type: ignore[arg-type]
     store = scripted.root / "mlruns/mlflow.db"
     empty = store.read_bytes()
     if scenario == "reject":
-        record = ladder_clone.climb(scripted)
+        record = ladder_clone.run_ladder(scripted)
     else:
         with runs.start(
             scripted.clone,
@@ -306,7 +306,7 @@ def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
             run.update(state="stopped", message="drifted")
         record = run.record
     for decide in (acts.approve, acts.reject):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             decide(scripted.clone, record.name, people.signer("Ada"), "why")
     assert not book.read(scripted.clone).state.requests
     assert store.read_bytes() == empty
@@ -316,7 +316,7 @@ def test_a_run_that_the_gate_did_not_promote_cannot_be_approved(
 @pytest.mark.parametrize("path", ["data/train/weights", "data/gate/decision.json", "data/gate/request.json"])
 def test_bytes_that_were_changed_stop_a_promotion(here: Clone, path: str) -> None:
     name = only(here).name
-    acts.request(here, only(here))
+    acts.request_promotion(here, only(here))
     at = Revision(here, only(here).revision or "")
     md5 = dict(at.files(path))["model.bin"] if at.outs[path].is_folder else at.outs[path].md5
     cached = here.dvc_cache / "files/md5" / md5[:2] / md5[2:]
@@ -335,11 +335,11 @@ def test_bytes_that_were_changed_stop_a_promotion(here: Clone, path: str) -> Non
 
 def test_an_approval_is_of_the_content_that_was_asked_for(here: Clone) -> None:
     """A request whose hashes are not those of its revision: by a machine that lies."""
-    acts.request(here, only(here))
+    acts.request_promotion(here, only(here))
     with book.opened(here) as ledger:
-        waiting = acts.find(ledger, only(here).name)
-        content = waiting.act.content.model_copy(update={"decision_sha256": "0" * 64})
-        ledger.append(waiting.act.model_copy(update={"run": "a-lie", "content": content}))
+        request = acts.find(ledger, only(here).name)
+        content = request.act.content.model_copy(update={"decision_sha256": "0" * 64})
+        ledger.append(request.act.model_copy(update={"run": "a-lie", "content": content}))
     with pytest.raises(UserError, match=r"decision_sha256 of its revision .* are not those"):
         people.approve(here, "a-lie")
 
@@ -369,8 +369,8 @@ def test_what_somebody_moved_by_hand_is_recorded_and_set_right(here: Clone) -> N
 
 
 @pytest.mark.slow
-def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, climb) -> None:
-    record = climb(begun=lambda run: Tracker(run, "tiny", print).settle(60))
+def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, run_ladder) -> None:
+    record = run_ladder(begun=lambda run: Tracker(run, "tiny", print).settle(60))
     made = people.approve(here, record.name).promoted
     assert made is not None
     version = tracking.client(here).get_model_version_by_alias("tiny", "champion")
@@ -383,8 +383,8 @@ def test_a_registered_version_leads_to_run_revision_page_and_audit(here: Clone, 
     assert version.description.startswith(f"**Champion {made.number} of tiny**, promoted {made.time} by ada: half the")
     decision = Revision(here, record.revision or "").report(reports.Decision)
     assert decision is not None
-    for words in (f"promote: {decision.reason}", tags["weights_sha256"], tags["prompt_sha256"], tags["audit"]):
-        assert words in version.description
+    for phrase in (f"promote: {decision.reason}", tags["weights_sha256"], tags["prompt_sha256"], tags["audit"]):
+        assert phrase in version.description
     before = tracking.client(here).get_model_version_by_alias("tiny", "previous")
     assert (before.run_id or "", before.tags["audit"]) == ("", "rft audit tiny@0")
     assert before.description.startswith("**The beginning of tiny**")
@@ -417,7 +417,7 @@ def test_r10_a_name_that_mlflow_refuses_neither_blocks_nor_loses_the_promotion(
     scripted.set_params(recipe={"path": "recipes/billing (v2)"})
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "renamed")
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     outcome = people.approve(scripted.clone, record.name)
     assert outcome.promoted is not None
     [problem] = outcome.problems
@@ -482,30 +482,30 @@ def test_a_projection_that_was_cut_off_is_brought_in_line_without_a_false_record
 
 
 @pytest.mark.slow
-def test_four_eyes_and_who_started_the_run(here: Clone, climb) -> None:
+def test_four_eyes_and_who_started_the_run(here: Clone, run_ladder) -> None:
     ada, record = people.signer("Ada"), only(here)
     owner, bob = (people.signer(name).key.public for name in ("Ada", "Bob"))
     acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=owner), ada, "the first")
     acts.change(here, acts.enrolled(Enrol, name="bob", roles=["approver"], key=bob), ada, "joined")
     assert acts.start(here, "tiny", record) is None, "nobody is asked for a key where it is no rule"
     acts.change(here, SetRules(model=None, rules=Rules(four_eyes=True)), ada, "strict")
-    heard: list[str] = []
+    lines: list[str] = []
     here.git("config", "gpg.format", "ssh")
     here.git("config", "user.signingkey", str(people.key("Eve")))
-    assert acts.start(here, "tiny", record, heard.append) is None
-    assert "is not enrolled): it needs one approver more" in heard[0]
+    assert acts.start(here, "tiny", record, lines.append) is None
+    assert "is not enrolled): it needs one approver more" in lines[0]
     here.git("config", "user.signingkey", str(people.key("Bob")))
     bobs, of_one_who_left = (
-        climb(begun=lambda run: run.update(start=acts.start(here, "tiny", run.record))) for _ in "12"
+        run_ladder(begun=lambda run: run.update(start=acts.start(here, "tiny", run.record))) for _ in "12"
     )
     records.save(here, bobs.model_copy(update={"start": None}))  # the revision has it
     with pytest.raises(Refused, match=f"four eyes are the rule, and bob started run {bobs.name}"):
         people.approve(here, bobs.name, "Bob")
     acts.change(here, acts.enrolled(Remove, name="bob"), ada, "left")
-    acts.request(here, of_one_who_left, heard.append)
-    assert f"who started run {of_one_who_left.name} is unknown" in heard[-1]
+    acts.request_promotion(here, of_one_who_left, lines.append)
+    assert f"who started run {of_one_who_left.name} is unknown" in lines[-1]
     unknown = people.approve(here, record.name)
-    assert (unknown.promoted, unknown.standing.needed) == (None, 2)
+    assert (unknown.promoted, unknown.approval_status.needed) == (None, 2)
     assert people.approve(here, bobs.name).promoted
 
 
@@ -524,9 +524,11 @@ def test_a_signature_that_was_made_elsewhere(here: Clone, tmp_path: Path) -> Non
     changed = signed.model_copy(update={"statement": wanted.model_copy(update={"reason": "other"})})
     with pytest.raises(UserError, match="does not fit the statement"):
         acts.submit(here, name, changed)
-    assert acts.submit(here, name, signed).standing.is_enough
+    assert acts.submit(here, name, signed).approval_status.is_enough
     entries = book.read(here).state.number
-    assert acts.submit(here, name, signed).standing.is_enough, "what came after it was cut off, and is tried again"
+    assert acts.submit(here, name, signed).approval_status.is_enough, (
+        "what came after it was cut off, and is tried again"
+    )
     assert book.read(here).state.number == entries
     document.write_text("{}")
     with pytest.raises(UserError, match="Not a statement of agent-rft"):
@@ -564,10 +566,10 @@ def test_what_was_moved_by_hand_after_a_kill_at_the_last_write_is_recorded(here:
 
 
 @pytest.mark.slow
-def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone, climb) -> None:
+def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone, run_ladder) -> None:
     """It was seen, taken for one that stands, and the promotion refused for the lack of it: in a
     loop, by its own remedy."""
-    name, ada, dora = climb(edited=True).name, people.signer("Ada"), people.signer("Dora")
+    name, ada, dora = run_ladder(edited=True).name, people.signer("Ada"), people.signer("Dora")
     acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=ada.key.public), ada, "the first")
     acts.change(here, acts.enrolled(Enrol, name="dora", roles=["owner"], key=dora.key.public), ada, "joined")
     acts.approve(here, name, dora, "mine", override_dirty=True)
@@ -578,11 +580,11 @@ def test_an_override_that_does_not_stand_any_more_is_made_again(here: Clone, cli
 
 
 @pytest.mark.slow
-def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone, climb) -> None:
+def test_a_lift_is_told_by_the_run_that_was_rejected(here: Clone, run_ladder) -> None:
     first = only(here)
     acts.reject(here, first.name, people.signer("Ada"), "odd")
     with pytest.raises(Refused, match=rf"reject {first.name} --lift"):
-        acts.request(here, climb())
+        acts.request_promotion(here, run_ladder())
 
 
 @pytest.mark.slow
@@ -601,9 +603,13 @@ def test_agents_are_found_by_number_and_run(here: Clone) -> None:
     assert made is not None
     for which in ("champion", str(made.number), record.name):
         agent = agents.find(here, which)
-        assert (agent.version, agent.run, agent.words) == (made.number, record.name, f"tiny champion {made.number}")
+        assert (agent.version, agent.run, agent.description) == (
+            made.number,
+            record.name,
+            f"tiny champion {made.number}",
+        )
         assert agent.standing.startswith("champion; approved by ada on ")
     for which in ("previous", "0"):
-        assert agents.find(here, which).words == "tiny the beginning"
+        assert agents.find(here, which).description == "tiny the beginning"
     with pytest.raises(UserError, match=r"tiny has no champion 2: its champion is champion \d"):
         agents.find(here, "2")

@@ -51,7 +51,7 @@ def shared(folder: Path) -> Clone:
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "--message", "shared")
     scripted.git("push", "--quiet", "origin", "main")
-    assert ladder_clone.climb(scripted).decision == "promote"
+    assert ladder_clone.run_ladder(scripted).decision == "promote"
     return scripted.clone
 
 
@@ -61,7 +61,7 @@ def test_an_approver_in_another_clone_reads_the_ledger_and_the_revision_alone(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     ours = shared(tmp_path)
     record = only(ours)
-    acts.request(ours, record)
+    acts.request_promotion(ours, record)
     assert ours.git("status", "--porcelain") == "", "a ledger that nobody counts on yet is named nowhere"
     ours.git("clone", "--quiet", "--branch", "main", str(tmp_path / "remote.git"), str(tmp_path / "theirs"))
     theirs = Clone(tmp_path / "theirs")
@@ -95,25 +95,25 @@ def test_n3_an_approver_elsewhere_sees_what_is_asked_for(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     ours = shared(tmp_path)
     name = only(ours).name
-    acts.request(ours, only(ours))
+    acts.request_promotion(ours, only(ours))
     ours.git("clone", "--quiet", "--branch", "main", str(tmp_path / "remote.git"), str(tmp_path / "theirs"))
     theirs = Clone(tmp_path / "theirs")
     monkeypatch.chdir(theirs.root)
 
-    def said(*words: str) -> str:
+    def output_of(*words: str) -> str:
         assert cli.main(words) == 0, capsys.readouterr().err
         return capsys.readouterr().out
 
     with pytest.raises(UserError, match="no run named 'nothing'"):
         elsewhere.find(theirs, "nothing")
-    said("ledger")  # which fetches it
-    listed = said("runs")
+    output_of("ledger")  # which fetches it
+    listed = output_of("runs")
     assert f"{name} promote" in listed
     assert "clone's)" in listed
-    page = Path(said("report", name[-6:]).splitlines()[-1])
+    page = Path(output_of("report", name[-6:]).splitlines()[-1])
     assert page == theirs.page(name)
     assert "mean reward" in page.read_text()
-    assert "of run" in said("rollouts", name, "--stage", "baseline", "--worst", "2")
+    assert "of run" in output_of("rollouts", name, "--stage", "baseline", "--worst", "2")
     assert records.load_all(theirs) == [], "nothing is claimed to have run here"
     assert cli.main(["approve", name, "--reason", "seen", "--key", str(people.signer("Ada").key.file)]) == 2
     captured = capsys.readouterr()
@@ -159,14 +159,14 @@ def test_a_request_from_before_there_was_a_remote_is_approved_elsewhere(here: Cl
     with pytest.raises(UserError, match=r"infra/ledger\.yaml names no remote"):
         sharing.share(here)
     theirs = named_late(here, tmp_path)
-    store, heard = tmp_path / "store", []
+    store, lines = tmp_path / "store", []
     machine = acts.enrolled(EnrolMachine, name="theirs", key=keys.machine(theirs).public)
     if by == "an act":  # the first that shares the ledger brings the bytes along
-        acts.change(here, machine, ada, "the second clone", heard.append)
+        acts.change(here, machine, ada, "the second clone", lines.append)
         listed = "[ledger] 1 list of test examples at DVC's remote"
-        assert heard == [listed, f"[ledger] the bytes of run {name} are at DVC's remote"]
-        acts.change(here, SetRules(model=None, rules=Rules(approval_days=3)), ada, "shorter", heard.append)
-        assert len(heard) == 2, "once"
+        assert lines == [listed, f"[ledger] the bytes of run {name} are at DVC's remote"]
+        acts.change(here, SetRules(model=None, rules=Rules(approval_days=3)), ada, "shorter", lines.append)
+        assert len(lines) == 2, "once"
     else:
         here.git("push", "--quiet", "origin", "refs/rft/ledger:refs/heads/rft-ledger")
         acts.change(theirs, machine, ada, "the second clone")
@@ -189,9 +189,9 @@ def test_without_a_remote_of_dvc_nothing_is_requested(tmp_path: Path, monkeypatc
     scripted = ladder_clone.make(tmp_path)
     scripted.git("init", "--quiet", "--bare", str(tmp_path / "remote.git"))
     scripted.git("remote", "add", "origin", str(tmp_path / "remote.git"))
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     (scripted.root / "infra").mkdir(exist_ok=True)
     (scripted.root / "infra/ledger.yaml").write_text("remote: origin\n")
     with pytest.raises(InfrastructureError, match="dvc remote add --default"):
-        acts.request(scripted.clone, record)
+        acts.request_promotion(scripted.clone, record)
     assert book.read(scripted.clone).state.requests == {}

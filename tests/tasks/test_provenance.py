@@ -21,7 +21,7 @@ import people
 import pytest
 import yaml
 
-from rft import files, secrets, shelves
+from rft import files, secrets, stage_files
 from rft.errors import UserError
 from tasks import provenance
 from tasks.ledger import book, keys
@@ -100,11 +100,11 @@ def state_of(clone: Clone) -> State:
 
 
 @pytest.fixture(scope="module")
-def approved(climbed: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+def approved(clone_with_run: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """With one champion. Copy it before changing it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI")
-        clone = Clone(Path(shutil.copytree(climbed.root, tmp_path_factory.mktemp("provenance") / "clone")))
+        clone = Clone(Path(shutil.copytree(clone_with_run.root, tmp_path_factory.mktemp("provenance") / "clone")))
         name = next(path.stem for path in clone.runs.glob("*.json"))
         people.approve(clone, name, why="half the <calls> | fewer\n# Not a heading")
     return clone
@@ -118,11 +118,11 @@ def facts(approved: Clone) -> Subject:
 @pytest.fixture(scope="module")
 def written(approved: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exports") / "tiny"
-    said: list[str] = []
-    found = provenance.write(approved, state_of(approved), "tiny", promoted(approved), folder, said.append)
+    lines: list[str] = []
+    found = provenance.write(approved, state_of(approved), "tiny", promoted(approved), folder, lines.append)
     assert found == [folder / name for name in provenance.NAMES]
     assert sorted(path.name for path in folder.iterdir()) == sorted(provenance.NAMES)
-    assert len(said) == 1
+    assert len(lines) == 1
     return folder
 
 
@@ -154,20 +154,20 @@ def the_statement(folder: Path, clone: Clone) -> dict[str, Any]:
 def test_facts_are_those_of_the_ledger_and_of_the_revision(approved: Clone, facts: Subject) -> None:
     state = state_of(approved)
     made = state.promotions[promoted(approved)]
-    waiting = state.requests[made.request]
+    request = state.requests[made.request]
     assert (facts.id, facts.time, facts.run, facts.revision) == (made.id, made.time, made.run, made.revision)
     assert facts.entries == {
         "promotion": made.number,
         "request": made.request,
-        "registration": waiting.act.registration,
+        "registration": request.act.registration,
     }
     assert all(state.ids[number] == found for number, found in facts.ids.items())
-    assert [(said.person, said.entry) for said in facts.approvals] == [("ada", made.approvals[0].number)]
+    assert [(approval.person, approval.entry) for approval in facts.approvals] == [("ada", made.approvals[0].number)]
     assert facts.machine == keys.machine(approved).fingerprint
     assert facts.machine_name == state.policy.machine_of(facts.machine)
     assert facts.weights is not None
-    assert facts.weights.sha256 == waiting.act.content.weights_sha256
-    assert facts.base.sha256 == waiting.act.content.base_sha256
+    assert facts.weights.sha256 == request.act.content.weights_sha256
+    assert facts.base.sha256 == request.act.content.base_sha256
     assert [stage.name for stage in facts.stages] == list(ladder_clone.STAGES)
     at = Revision(approved, made.revision)
     for file in facts.weights.files:
@@ -193,15 +193,15 @@ def test_the_same_version_has_the_same_bytes_in_another_clone(
 
 def test_no_text_of_a_conversation_is_in_it(approved: Clone, written: Path, facts: Subject) -> None:
     at = Revision(approved, facts.revision)
-    texts = [json.loads(line) for line in (at.read(shelves.examples_file("test")) or b"").decode().splitlines()]
-    said = [message["content"] for row in texts for message in row["messages"]]
-    assert said
+    texts = [json.loads(line) for line in (at.read(stage_files.examples_file("test")) or b"").decode().splitlines()]
+    contents = [message["content"] for row in texts for message in row["messages"]]
+    assert contents
     assert facts.prompt is not None
     for path in written.iterdir():
         content = path.read_text(encoding="utf-8")
         if path.name == provenance.PROVENANCE:
             content = base64.b64decode(json.loads(content)["payload"]).decode()
-        assert not any(text in content for text in said)
+        assert not any(text in content for text in contents)
 
 
 def test_a_version_that_is_not_there(approved: Clone, tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_the_bom_is_valid_and_another_library_reads_it(approved: Clone, written:
     assert float(reward["confidenceInterval"]["lowerBound"]) == pytest.approx(metric.low, abs=1e-5)
     data = {part["bom-ref"]: part for part in found["components"] if part["bom-ref"].startswith("data:")}
     assert {each["ref"] for each in card["modelParameters"]["datasets"]} == {*data}
-    test = Revision(approved, facts.revision).read(shelves.examples_file("test")) or b""
+    test = Revision(approved, facts.revision).read(stage_files.examples_file("test")) or b""
     md5 = hashlib.md5(test, usedforsecurity=False).hexdigest()
     assert {"alg": "MD5", "content": md5} in data["data:test"]["hashes"]
     weights = found["metadata"]["component"]["components"]
@@ -400,11 +400,11 @@ def test_a_version_that_was_rolled_back_says_so(approved: Clone, tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_new_prompt_alone(climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_prompt_alone(clone_with_run: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its run trained weights that lost: they are not what is served."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "p", "prompt_only")
-    record: RunRecord = ladder_clone.climb(scripted)
+    record: RunRecord = ladder_clone.run_ladder(scripted)
     made = people.approve(scripted.clone, record.name).promoted
     assert made is not None
     found = subject.gather(scripted.clone, state_of(scripted.clone), "tiny", made.number)

@@ -11,7 +11,7 @@ import ladder_clone
 import people
 import pytest
 
-from rft import config, reports, shelves
+from rft import config, reports, stage_files
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book
 from tasks.ledger.authorise import Refused
@@ -25,7 +25,7 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
-Climb = Callable[..., RunRecord]
+RunLadder = Callable[..., RunRecord]
 
 
 def settings(clone: Clone) -> config.Params:
@@ -43,13 +43,13 @@ def look_at(clone: Clone, rows: list[str], winner: str, looks: int = 3, **gate: 
     with runs.start(clone, runs.plan(clone, params, champion.BEGINNING)) as run:
         script = clone.root.parent / "script/data"
         for kind in (reports.ExamplesReport, reports.PromptReport, reports.TrainReport, reports.PolicyReport):
-            path = shelves.path(kind)
+            path = stage_files.path(kind)
             (run.tree / path).parent.mkdir(parents=True, exist_ok=True)
             (run.tree / path).write_bytes((script / path.relative_to("data")).read_bytes())
-        found = reports.read(reports.PromptReport, run.tree / shelves.path(reports.PromptReport))
+        found = reports.read(reports.PromptReport, run.tree / stage_files.path(reports.PromptReport))
         changed = found.model_copy(update={"winner": found.winner.model_copy(update={"system": winner})})
-        reports.write(changed, run.tree / shelves.path(reports.PromptReport))
-        test = run.tree / shelves.examples_file("test")
+        reports.write(changed, run.tree / stage_files.path(reports.PromptReport))
+        test = run.tree / stage_files.examples_file("test")
         test.parent.mkdir(parents=True, exist_ok=True)
         test.write_text("".join(f"{row}\n" for row in rows))
         return registration.register(run, lambda _: None)
@@ -104,10 +104,10 @@ def test_terms_that_are_looser_than_those_of_an_earlier_look_are_refused(fresh: 
     first = look_at(fresh, ROWS, "one")
     number = book.read(fresh).state.number
     for change in ({"min_gain": -1.0}, {"alpha": 0.5}, {"seed": 7}):
-        said = rf"when entry {first.entry} looked at these test examples, the policy had .*{next(iter(change))} was"
-        with pytest.raises(UserError, match=said):
+        message = rf"when entry {first.entry} looked at these test examples, the policy had .*{next(iter(change))} was"
+        with pytest.raises(UserError, match=message):
             look_at(fresh, ROWS, "one", **change)  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             look_at(fresh, [*ROWS[:1], row("more")], "two", **change)  # type: ignore[arg-type]
     assert book.read(fresh).state.number == number
     again = look_at(fresh, ROWS, "one", min_gain=0.5)
@@ -166,9 +166,9 @@ def test_thresholds_are_those_of_the_first_look_until_an_owner_signs_others(fres
 
 
 @pytest.mark.slow
-def test_run_with_other_thresholds_ends_with_a_decision_and_asks_nobody(here: Clone, climb: Climb) -> None:
+def test_run_with_other_thresholds_ends_with_a_decision_and_asks_nobody(here: Clone, run_ladder: RunLadder) -> None:
     gate = settings(here).gate.model_copy(update={"looks": 50})
-    record = climb(gate=gate)
+    record = run_ladder(gate=gate)
     assert (record.decision, record.by_policy) == ("promote", False)
     with pytest.raises(UserError, match=r"other thresholds than the policy of tiny, .* rft policy sign"):
         people.approve(here, record.name)
@@ -184,27 +184,27 @@ def test_ledger_that_cannot_be_reached_keeps_the_test_closed(fresh: Clone, tmp_p
 
 @pytest.mark.slow
 def test_who_asks_for_a_promotion_counts_again(
-    here: Clone, climbed: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Clone, clone_with_run: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger cannot see which examples a set holds, so a clone could say look 1 for ever."""
-    script = Path(shutil.copytree(climbed.root.parent / "script", tmp_path / "script"))
+    script = Path(shutil.copytree(clone_with_run.root.parent / "script", tmp_path / "script"))
     (script / "data/examples/test.jsonl").write_text(ladder_clone.ROW + row("one more") + "\n")
     ladder_clone.rehash(script / "data")
     with monkeypatch.context() as patch:
         patch.setattr(counting, "past", lambda *_: Past(1, 0.0, None, ()))
-        liar = ladder_clone.climb(ladder_clone.Scripted(here, script))
+        liar = ladder_clone.run_ladder(ladder_clone.Scripted(here, script))
     with pytest.raises(UserError, match=r"says look 1, and it was look 2"):
         people.approve(here, liar.name)
     with monkeypatch.context() as patch:
         patch.setattr(counting, "lines", lambda *_: {"0" * 64 + "\n"})
-        liar = ladder_clone.climb(ladder_clone.Scripted(here, script))
+        liar = ladder_clone.run_ladder(ladder_clone.Scripted(here, script))
     with pytest.raises(UserError, match="lists other examples than those of run"):
         people.approve(here, liar.name)
 
 
 @pytest.mark.slow
-def test_settings_that_were_changed_after_the_look_are_found_out(here: Clone, climbed: Clone) -> None:
-    scripted = ladder_clone.Scripted(here, climbed.root.parent / "script")
+def test_settings_that_were_changed_after_the_look_are_found_out(here: Clone, clone_with_run: Clone) -> None:
+    scripted = ladder_clone.Scripted(here, clone_with_run.root.parent / "script")
     right = registration.register
 
     def edited(run: runs.Run, said: object) -> None:
@@ -214,35 +214,35 @@ def test_settings_that_were_changed_after_the_look_are_found_out(here: Clone, cl
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registration, "register", edited)
-        record = ladder_clone.climb(scripted)
+        record = ladder_clone.run_ladder(scripted)
     with pytest.raises(UserError, match=r"decided under other settings in params\.yaml than entry \d+ registered"):
         people.approve(here, record.name)
 
 
 @pytest.mark.slow
-def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, climb: Climb) -> None:
+def test_the_same_pair_measured_otherwise_is_another_look(here: Clone, run_ladder: RunLadder) -> None:
     assert looks(here) == [1]
-    climb()
+    run_ladder()
     assert looks(here) == [1], "the same again"
-    climb(rollout=settings(here).rollout.model_copy(update={"max_turns": 5}))
+    run_ladder(rollout=settings(here).rollout.model_copy(update={"max_turns": 5}))
     assert looks(here) == [1, 2]
-    climb(challenger=settings(here).challenger.model_copy(update={"shown": 3}))
+    run_ladder(challenger=settings(here).challenger.model_copy(update={"shown": 3}))
     assert looks(here) == [1, 2, 3], "the stage plays its arms again, and with a server or a judge that draws anew"
 
 
 @pytest.mark.slow
-def test_a_result_belongs_to_the_look_that_was_registered_before_it(here: Clone, climb: Climb) -> None:
+def test_a_result_belongs_to_the_look_that_was_registered_before_it(here: Clone, run_ladder: RunLadder) -> None:
     """Under other thresholds it is the same look: what was measured stays, and is judged anew."""
 
     def opening(record: RunRecord) -> reports.Opening:
         assert record.revision is not None
         return Revision(here, record.revision).told(reports.Opening)
 
-    first = opening(climb())
+    first = opening(run_ladder())
     state = book.read(here).state
     assert first.look == state.ids[min(state.looks)]
-    assert opening(climb(gate=settings(here).gate.model_copy(update={"min_gain": 0.9}))) == first
-    other = opening(climb(rollout=settings(here).rollout.model_copy(update={"max_turns": 5})))
+    assert opening(run_ladder(gate=settings(here).gate.model_copy(update={"min_gain": 0.9}))) == first
+    other = opening(run_ladder(rollout=settings(here).rollout.model_copy(update={"max_turns": 5})))
     assert other.look not in ("", first.look)
 
 
@@ -250,7 +250,7 @@ def test_a_result_belongs_to_the_look_that_was_registered_before_it(here: Clone,
 def opened(clone: Clone, rows: list[str], run: str = "by hand", why: str | None = "what went wrong?") -> int:
     folder = clone.root.parent / run
     (folder / "data/examples").mkdir(parents=True, exist_ok=True)
-    (folder / shelves.examples_file("test")).write_text("".join(f"{row}\n" for row in rows))
+    (folder / stage_files.examples_file("test")).write_text("".join(f"{row}\n" for row in rows))
     return retiring.open_test(clone, retiring.of_folder(folder, run, "tiny"), why, lambda _: None)
 
 
@@ -261,12 +261,12 @@ def test_an_opened_example_is_in_no_later_look(fresh: Clone) -> None:
     assert opened(fresh, ROWS[:2], why=None) == number, "the same again is no second entry"
     [entry] = book.read(fresh).state.opened.values()
     assert (entry.registration, entry.run) == (0, "by hand"), "it registered nothing"
-    words = (
+    message = (
         rf"2 of these 6 test examples are retired: entry {number} opened them, .* \(what went wrong\?\)\. Take fresh"
     )
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         look_at(fresh, ROWS, "two")
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         look_at(fresh, ROWS, "one")
     with pytest.raises(UserError, match="is retired: entry"):
         look_at(fresh, ROWS[:2], "three")

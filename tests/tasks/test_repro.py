@@ -31,7 +31,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
     return made
 
 
-def climb(scripted: ladder_clone.Scripted, stage: str = "policy") -> Outcome:
+def run_stage(scripted: ladder_clone.Scripted, stage: str = "policy") -> Outcome:
     return repro.repro(scripted.root, stage, scripted.clone.state, log=scripted.clone.log("by-hand", stage))
 
 
@@ -41,16 +41,16 @@ def test_a_stage_runs_once_then_is_unchanged_or_restored(
 ) -> None:
     scripted.set_params(policy={"seed": 1})
     capsys.readouterr()
-    assert climb(scripted).how == "ran"
+    assert run_stage(scripted).how == "ran"
     assert re.fullmatch(r"\[policy\] 1/1 done\n  ✓ policy +\d+\.\d s\n", capsys.readouterr().out), (
         "DVC's own words are left out"
     )
-    assert climb(scripted).how == "unchanged"
+    assert run_stage(scripted).how == "unchanged"
     (scripted.root / "dvc.lock").unlink()
-    assert climb(scripted).how == "restored"
+    assert run_stage(scripted).how == "restored"
     assert scripted.ran().count("policy") == 1
     scripted.set_params(policy={"seed": 2})
-    assert climb(scripted).how == "ran"
+    assert run_stage(scripted).how == "ran"
 
 
 @pytest.mark.slow
@@ -60,20 +60,20 @@ def test_a_stage_fails_with_its_own_words_and_exit_code(scripted: ladder_clone.S
     with pytest.raises(
         RftError, match=r"^stage policy: the tool server is down: start it\.\nIt was asked twice\.$"
     ) as failed:
-        climb(scripted)
+        run_stage(scripted)
     assert failed.value.exit_code == InfrastructureError.exit_code
     (scripted.script / "fail-policy").unlink()
-    assert climb(scripted).how == "ran"
+    assert run_stage(scripted).how == "ran"
 
 
 @pytest.mark.slow
 def test_a_crash_shows_the_end_of_what_was_printed(scripted: ladder_clone.Scripted) -> None:
     scripted.set_params(policy={"seed": 4})
-    shelf = scripted.script / "data/policy"
-    shelf.rename(shelf.with_name("elsewhere"))
+    stage_folder = scripted.script / "data/policy"
+    stage_folder.rename(stage_folder.with_name("elsewhere"))
     with pytest.raises(RftError, match=r"(?s)stage policy crashed.*FileNotFoundError.*whole output: .*policy\.log"):
-        climb(scripted)
-    shelf.with_name("elsewhere").rename(shelf)
+        run_stage(scripted)
+    stage_folder.with_name("elsewhere").rename(stage_folder)
 
 
 WORKING = """
@@ -81,11 +81,11 @@ WORKING = """
     progress.once("policy", params, partial(make, params))
 
 
-def make(params, work, shelf):
+def make(params, work, stage_folder):
     with (SCRIPT / "computed").open("a") as file:
         file.write("once\\n")
-    shutil.copytree(SCRIPT / "data/policy", shelf, dirs_exist_ok=True)
-    (shelf / "seed").write_text(str(params.policy.seed))
+    shutil.copytree(SCRIPT / "data/policy", stage_folder, dirs_exist_ok=True)
+    (stage_folder / "seed").write_text(str(params.policy.seed))
 """
 
 
@@ -111,14 +111,14 @@ def test_what_dvc_could_not_commit_is_not_computed_again(
     cache.rename(cache.with_name("elsewhere"))
     cache.write_text("a disk that is gone")
     with pytest.raises(InfrastructureError, match="DVC could not run it"):
-        climb(scripted)
+        run_stage(scripted)
     cache.unlink()
     cache.with_name("elsewhere").rename(cache)
     (work,) = progress.works(scripted.clone.state)
     assert work.complete
-    assert climb(scripted).how == "ran"
+    assert run_stage(scripted).how == "ran"
     assert (computing(), progress.works(scripted.clone.state)) == (1, []), "DVC has it: it is kept no longer"
-    assert climb(scripted).how == "unchanged"
+    assert run_stage(scripted).how == "unchanged"
 
 
 @pytest.mark.slow
@@ -131,10 +131,10 @@ def test_a_stage_under_dvc_takes_only_its_own_work_away(
     subprocess.run([sys.executable, "-m", "rft", "policy"], cwd=scripted.root, env=os.environ | place, check=True)
     (mine,) = progress.works(scripted.clone.state)
     scripted.set_params(policy={"seed": 7})
-    assert climb(scripted).how == "ran"
+    assert run_stage(scripted).how == "ran"
     assert [one.path for one in progress.works(scripted.clone.state)] == [mine.path]
     scripted.set_params(policy={"seed": 6})
-    assert climb(scripted).how == "ran"
+    assert run_stage(scripted).how == "ran"
     assert (computing(), progress.works(scripted.clone.state)) == (2, []), (
         "by hand and once more: what was done by hand is taken up"
     )
@@ -144,7 +144,7 @@ def test_what_dvc_cannot_do_is_said_in_its_words(scripted: ladder_clone.Scripted
     with pytest.raises(
         InfrastructureError, match=r"(?s)stage gate: DVC could not run it: .*data/drift/report\.json.*rft stage"
     ):
-        climb(scripted, "gate")
+        run_stage(scripted, "gate")
 
 
 DRIVER = """
@@ -187,10 +187,10 @@ def test_no_stage_outlives_its_driver(scripted: ladder_clone.Scripted, way: sign
     (scripted.script / "pause-train").unlink()
 
 
-def waited_for(look, seconds: float = 20.0):
+def waited_for(seen, seconds: float = 20.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if (found := look()) is not None:
+        if (found := seen()) is not None:
             return found
         time.sleep(0.05)
     raise AssertionError(f"nothing was seen in {seconds} s")

@@ -52,16 +52,16 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
         gated = scripted.script / "data/gate/decision.json"
         promoting = gated.read_text()
         gated.write_text(promoting.replace('"promote"', '"reject"'))
-        climb(scripted, "first")
+        run_ladder(scripted, "first")
         gated.write_text(promoting)
         tracking.client(scripted.clone)
-        second = climb(scripted, "second")
+        second = run_ladder(scripted, "second")
         people.approve(scripted.clone, second.name)
-        climb(scripted, "third")
+        run_ladder(scripted, "third")
     return scripted
 
 
-def climb(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
+def run_ladder(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
     """A recorded run whose policy and traffic are its own."""
     (scripted.script / "data/traffic/current_profile.json").write_text(word)
     (scripted.script / "data/policy/model.bin").write_text(f"policy of {word}")
@@ -69,7 +69,7 @@ def climb(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
     settings = params.model_copy(
         update={"train": params.train.model_copy(update={"steps": 1 + len(records.load_all(scripted.clone))})}
     )
-    return ladder_clone.climb(scripted, train=settings.train)
+    return ladder_clone.run_ladder(scripted, train=settings.train)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_the_bytes_of_an_old_run_go_and_those_that_others_need_stay(here: Clone)
     assert cached(here) == before - alone
     assert {item.kind for item in todo.items} == {"bytes", "work"}, "and snapshots, which are made again"
     assert here.git("for-each-ref") == refs, "never a revision"
-    assert book.read(here, anew=True).head == told, "never the ledger"
+    assert book.read(here, reverify=True).head == told, "never the ledger"
     assert [bool(record.bytes_removed) for record in three(here)] == [True, False, False]
     assert any(f"run {second.name} is or was champion" in reason for reason in todo.kept)
     assert (
@@ -131,7 +131,7 @@ def test_afterwards_people_can_do_what_they_could(
     collect(here)
     params = config.load(here.root / "params.yaml")
     with runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:
-        weights = run.shelf("champion") / "weights/model.bin"
+        weights = run.stage_folder("champion") / "weights/model.bin"
         assert weights.read_bytes() == b"weights of train"
     model, ada = champions.model_name(params), people.signer("Ada")
     assert people.approve(here, third.name).promoted
@@ -145,9 +145,9 @@ def test_afterwards_people_can_do_what_they_could(
     monkeypatch.chdir(here.root)
     capsys.readouterr()
     assert cli.main(["report", first.name]) == 2
-    said = capsys.readouterr().err
-    assert "is past its retention: `rft gc` removed its bytes at" in said
-    assert "run.retention.cache_days" in said
+    output = capsys.readouterr().err
+    assert "is past its retention: `rft gc` removed its bytes at" in output
+    assert "run.retention.cache_days" in output
     assert cli.main(["report", second.name]) == 0
 
 
@@ -210,7 +210,7 @@ def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(
     monkeypatch.chdir(here.root)
     params = config.load(here.root / "params.yaml")
 
-    def cut_off(work: Path, shelf: Path) -> None:
+    def cut_off(work: Path, stage_folder: Path) -> None:
         (work / "checkpoint").write_text("step 5")
         raise Stopped("after step 5 of 20")
 
@@ -232,7 +232,7 @@ def test_the_work_of_a_paused_run_stays_though_another_run_worked_there_later(
     (found,) = progress.works(here.state)
     collect(here)
     assert (found.path / "checkpoint").exists()
-    cancel.cancel(here, records.find(here, first.name), now=False, patience_s=60, tell=lambda line: None)
+    cancel.cancel(here, records.find(here, first.name), force=False, timeout_s=60, tell=lambda line: None)
     collect(here)
     assert not found.path.exists(), "nobody goes on from it any more"
 
@@ -241,7 +241,7 @@ def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -
     """One that keeps no work, such as traffic: the worktree and what it writes to the cache are in
     danger all the same."""
     params = config.load(here.root / "params.yaml")
-    heard: list[str] = []
+    begun: list[str] = []
 
     class Person(Lines):
         """Who collects while the stage runs."""
@@ -251,14 +251,14 @@ def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -
                 UserError, match=r"a stage is being run by hand in this clone \(`rft stage`\)\. Nothing was removed\."
             ):
                 collect(here)
-            heard.append(stage)
+            begun.append(stage)
 
     token = repro.listener.set(Person())
     try:
         by_hand.run_stage(here, params, "traffic")
     finally:
         repro.listener.reset(token)
-    assert heard == ["traffic"]
+    assert begun == ["traffic"]
     with retention.alone(here), pytest.raises(UserError, match=r"`rft gc` is at work in it\. Wait for it"):
         by_hand.run_stage(here, params, "traffic")
 
@@ -267,7 +267,7 @@ KEEPS_WORK = """
 from rft import progress
 
 def run(params):
-    progress.once("policy", params, lambda work, shelf: (shelf / "report.json").write_text("{}"))
+    progress.once("policy", params, lambda work, stage_folder: (stage_folder / "report.json").write_text("{}"))
 """
 
 
@@ -414,9 +414,9 @@ def test_not_while_a_run_is_going_on(
     before = cached(here)
     with runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:
         assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 2
-        said = capsys.readouterr().err
-        assert f"error: run {run.name} is going on" in said
-        assert re.search(rf"Nothing was removed\. Wait until it ends, or end it: \S*rft cancel {run.name}\n", said)
+        output = capsys.readouterr().err
+        assert f"error: run {run.name} is going on" in output
+        assert re.search(rf"Nothing was removed\. Wait until it ends, or end it: \S*rft cancel {run.name}\n", output)
     assert cached(here) == before
     with retention.alone(here):
         begun = threading.Event()
@@ -446,16 +446,16 @@ def test_it_says_before_it_deletes(
     assert cli.main(["gc"]) == 0
     assert "Nothing is past its retention." in capsys.readouterr().out, "all of it is young"
     assert cli.main(["gc", "--set", "run.retention.cache_days=0"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     first, second, third = three(here)
-    for words in (
+    for phrase in (
         "files in DVC's cache",
         f"of run {first.name}",
         f"kept: run {second.name} is or was champion",
         f"kept: run {third.name} waits",
     ):
-        assert words in said
-    assert "Nothing was removed. To remove it: " in said
+        assert phrase in output
+    assert "Nothing was removed. To remove it: " in output
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("builtins.input", lambda question: "no")
     assert cli.main(["gc", "--set", "run.retention.cache_days=0"]) == 0
@@ -496,8 +496,8 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
     params = config.load(scripted.root / "params.yaml")
     other = params.policy.model_copy(update={"seed": 7})
     (scripted.script / "data/policy/model.bin").write_text("another policy")
-    old = ladder_clone.climb(scripted, policy=other)
-    measured = climb(scripted, "measured")
+    old = ladder_clone.run_ladder(scripted, policy=other)
+    measured = run_ladder(scripted, "measured")
     (scripted.script / "data/traffic/current_profile.json").write_text("newest")
     settings = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 8})})
     what = runs.plan(scripted.clone, settings, champions.of_params(scripted.clone, settings))

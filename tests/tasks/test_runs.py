@@ -13,9 +13,9 @@ import pytest
 import scripted_windows
 import yaml
 
-from rft import config, shelves
+from rft import config, stage_files
 from rft.errors import ConfigError, UserError
-from rft.snapshots import reading
+from rft.traffic import reading
 from tasks.promotion import champions
 from tasks.runs import clone, records
 from tasks.runs import repro as stages
@@ -58,7 +58,9 @@ def test_a_run_is_recorded_and_leaves_the_clone_as_it_was(scripted: ladder_clone
     at = Revision(scripted.clone, run.record.revision or "")
     assert scripted.git("rev-parse", f"{at.commit}^") == before
     changed = scripted.git("diff", "--name-only", before, at.commit).split("\n")
-    assert changed == ["data/environment.json", "dvc.lock", "params.yaml"], "nothing else: no traffic, no shelf"
+    assert changed == ["data/environment.json", "dvc.lock", "params.yaml"], (
+        "nothing else: no traffic, no files of stages"
+    )
     params = yaml.safe_load(at.file("params.yaml") or b"")
     assert params["traffic"]["file"] == "data/inbox/window.jsonl"
     assert len(params["traffic"]["sha256"]) == 64
@@ -218,7 +220,7 @@ def test_windows_and_what_cannot_travel(scripted: ladder_clone.Scripted, tmp_pat
     rows = [ladder_clone.small(number) for number in range(60)]
     scripted_windows.write(elsewhere, rows)
     with runs.start(scripted.clone, plan(scripted, elsewhere)) as run:
-        assert [each.conversation_id for each in reading.conversations(run.tree / shelves.SNAPSHOT)] == [
+        assert [each.conversation_id for each in reading.conversations(run.tree / stage_files.SNAPSHOT)] == [
             row["conversation_id"] for row in rows
         ]
     assert run.record.window == str(elsewhere)

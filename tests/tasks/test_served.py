@@ -57,7 +57,7 @@ def looks(clone: Clone) -> list[int]:
 @pytest.mark.slow
 def test_a_promotion_carries_how_it_is_served(scripted: ladder_clone.Scripted):
     measured(scripted, SERVE)
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     assert champion.judged(*_judged(scripted, record.revision or "")).champion.serve == SERVE
     people.approve(scripted.clone, record.name)
     now = champions.of_params(scripted.clone, settings(scripted.clone))
@@ -81,12 +81,12 @@ def _judged(scripted: ladder_clone.Scripted, revision: str) -> tuple[Revision, s
 @pytest.mark.slow
 def test_served_otherwise_it_is_another_look(scripted: ladder_clone.Scripted):
     measured(scripted, SERVE)
-    ladder_clone.climb(scripted)
+    ladder_clone.run_ladder(scripted)
     assert looks(scripted.clone) == [1]
     other = config.Serve(method="majority", k=9, over="output_json")
     served(scripted, other)
     measured(scripted, other)
-    ladder_clone.climb(scripted)
+    ladder_clone.run_ladder(scripted)
     assert looks(scripted.clone) == [1, 2], "to try out how to serve is to look again"
 
 
@@ -94,9 +94,9 @@ def test_served_otherwise_it_is_another_look(scripted: ladder_clone.Scripted):
 def test_what_was_registered_as_single_cannot_be_promoted_as_a_majority(scripted: ladder_clone.Scripted):
     served(scripted, config.Serve())
     measured(scripted, SERVE)
-    record = ladder_clone.climb(scripted)
+    record = ladder_clone.run_ladder(scripted)
     with pytest.raises(Refused, match="registered another prompt or other weights"):
-        acts.request(scripted.clone, record)
+        acts.request_promotion(scripted.clone, record)
 
 
 @pytest.mark.slow
@@ -106,9 +106,9 @@ def test_a_request_that_was_changed_after_the_decision_is_refused(scripted: ladd
     for changed in (SERVE.model_copy(update={"k": 2}), config.Serve()):
         request = reports.read(reports.PromotionRequest, path)
         reports.write(request.model_copy(update={"serve": changed}), path)
-        record = ladder_clone.climb(scripted)
+        record = ladder_clone.run_ladder(scripted)
         with pytest.raises(UserError, match="how it is served has hash"):
-            acts.request(scripted.clone, record)
+            acts.request_promotion(scripted.clone, record)
         scripted.git("commit", "--quiet", "--allow-empty", "--message", "again")
 
 

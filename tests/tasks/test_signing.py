@@ -67,11 +67,11 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("case", TAMPERED)
 def test_what_was_done_to_a_folder_is_named(weights: Path, key: Path, case: str) -> None:
     bundle = signing.sign(weights, key)
-    tamper, words = TAMPERED[case]
+    tamper, message = TAMPERED[case]
     tamper(weights)
     with pytest.raises(UserError) as caught:
         signing.verify(weights, bundle, public(key))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert str(weights) in str(caught.value)
     assert "digest_value" not in str(caught.value), "no raw bytes"
 
@@ -89,17 +89,17 @@ def test_the_packages_own_command_verifies_it(weights: Path, key: Path, tmp_path
         verify = [program, "verify", "key", "weights", "--signature", "model.sig", "--public_key", "machine.pem"]
         return subprocess.run([*verify, *more], cwd=tmp_path, capture_output=True, text=True)
 
-    said = command("--no-ignore-git-paths")
-    assert (said.returncode, said.stdout) == (0, "Verification succeeded\n"), said.stderr
+    done = command("--no-ignore-git-paths")
+    assert (done.returncode, done.stdout) == (0, "Verification succeeded\n"), done.stderr
     (weights / ".gitignore").write_text("x")
-    said = command("--no-ignore-git-paths")
-    assert said.returncode == 1
-    assert "Extra files found in model 'weights': .gitignore" in said.stderr
+    done = command("--no-ignore-git-paths")
+    assert done.returncode == 1
+    assert "Extra files found in model 'weights': .gitignore" in done.stderr
     (weights / ".gitignore").unlink()
     (weights / "adapter_config.json").write_text("[]")
-    said = command()
-    assert said.returncode == 1
-    assert "Hash mismatch for 'adapter_config.json'" in said.stderr
+    done = command()
+    assert done.returncode == 1
+    assert "Hash mismatch for 'adapter_config.json'" in done.stderr
 
 
 def test_the_bundle_holds_hashes_and_names_within_the_folder_only(weights: Path, key: Path) -> None:
@@ -156,11 +156,11 @@ def test_keys_of_other_kinds_are_named_with_the_remedy(weights: Path, tmp_path: 
         "cannot be read": tmp_path / "missing",
     }
     (tmp_path / "rubbish").write_text("rubbish")
-    for words, path in (wrong | {"not a private key": tmp_path / "rubbish"}).items():
+    for message, path in (wrong | {"not a private key": tmp_path / "rubbish"}).items():
         with pytest.raises(UserError) as caught:
             signing.sign(weights, path)
         assert str(path) in str(caught.value)
-        assert words.lower() in str(caught.value).lower()
+        assert message.lower() in str(caught.value).lower()
         assert "ssh-keygen -t ecdsa -b 256" in str(caught.value)
     for line in ("", "rubbish", public(wrong["Ed25519"]), public(wrong["RSA"])):
         with pytest.raises(UserError, match="ssh-keygen -t ecdsa"):

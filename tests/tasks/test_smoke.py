@@ -107,20 +107,20 @@ def settings_of(agent: Agent, **policy: object) -> str:
 # -- it passes -------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_an_agent_that_works_passes_and_leaves_nothing(agent: Agent) -> None:
-    heard: list[str] = []
-    found = smoke.check(agent, heard.append)
+    lines: list[str] = []
+    found = smoke.check(agent, lines.append)
     assert (found.source, found.examples) == ("data/examples/validation.jsonl", 4)
     assert 0 <= found.mean_reward <= 1
     assert found.solved == 4 * found.mean_reward
     assert sum(found.stop_reasons.values()) == 4
-    assert found.words.startswith("4 examples of data/examples/validation.jsonl, played and graded: ")
+    assert found.description.startswith("4 examples of data/examples/validation.jsonl, played and graded: ")
     rows = (agent.at.read("data/examples/validation.jsonl") or b"").splitlines()
-    assert heard[0] == "[smoke] 4 examples of data/examples/validation.jsonl, one rollout each"
-    assert heard[1] == "[smoke] its tools are up; loading its policy"
-    told = re.match(rf"\[smoke\] 1/4 examples, {json.loads(rows[0])['id']}: (\w+), reward [01]\.", heard[2])
+    assert lines[0] == "[smoke] 4 examples of data/examples/validation.jsonl, one rollout each"
+    assert lines[1] == "[smoke] its tools are up; loading its policy"
+    told = re.match(rf"\[smoke\] 1/4 examples, {json.loads(rows[0])['id']}: (\w+), reward [01]\.", lines[2])
     assert told
     assert told[1] in found.stop_reasons, "whichever: it is sampled"
-    assert heard[-1].startswith(f"[smoke] 4/4 examples, {json.loads(rows[3])['id']}: ")
+    assert lines[-1].startswith(f"[smoke] 4/4 examples, {json.loads(rows[3])['id']}: ")
     again = played(agent)
     assert again.model_copy(update={"seconds": found.seconds}) == found, "the same agent, the same answers"
     assert list(agent.at.clone.state.glob("agent-*")) == []
@@ -146,7 +146,7 @@ def test_its_weights_are_those_that_were_signed_before(agent: Agent, tmp_path: P
 
 # -- it does not -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "message"),
     [
         (ROW + '\n{"id": "cut', r"recipes/tiny/smoke.jsonl:2: the file is cut off"),
         (f"{ROW}\n{ROW}\n", r"recipes/tiny/smoke.jsonl:2: id 'mine' was met before, at recipes/tiny/smoke.jsonl:1"),
@@ -154,8 +154,8 @@ def test_its_weights_are_those_that_were_signed_before(agent: Agent, tmp_path: P
         ('{"id": "mine", "messages": "hello"}\n', "recipes/tiny/smoke.jsonl:1: "),
     ],
 )
-def test_a_bad_row_is_named_with_its_file_and_line(agent: Agent, rows: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_a_bad_row_is_named_with_its_file_and_line(agent: Agent, rows: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         played(changed(agent, {f"{RECIPE}/smoke.jsonl": rows}))
 
 
@@ -183,7 +183,9 @@ def test_a_tool_server_that_dies_is_told_without_folders_that_are_gone(agent: Ag
     tools = tools_of(agent).replace("key = key.strip()", "import os; os._exit(9)")
     with pytest.raises(InfrastructureError) as caught:
         smoke.check(changed(agent, {f"{RECIPE}/tools.py": tools}))
-    assert str(caught.value).startswith(f"smoke test of {agent.words}: the tool server of {RECIPE} died in the middle")
+    assert str(caught.value).startswith(
+        f"smoke test of {agent.description}: the tool server of {RECIPE} died in the middle"
+    )
     assert str(caught.value).endswith("Nothing was promoted.")
     assert "agent-" not in str(caught.value)
 
@@ -222,10 +224,10 @@ def test_turns_that_nobody_can_read_are_told(agent: Agent) -> None:
     other = {"params.yaml": settings_of(agent, tool_format="llama3"), f"{RECIPE}/smoke.jsonl": first}
     with pytest.raises(UserError) as caught:
         played(changed(agent, other))
-    said = str(caught.value)
-    assert "none of its turns on 1 example could be read" in said
-    assert f"Example {json.loads(first)['id']} ended with parse_error on '<tool_call>" in said
-    assert "Set policy.tool_format to how this model writes its calls" in said
+    message = str(caught.value)
+    assert "none of its turns on 1 example could be read" in message
+    assert f"Example {json.loads(first)['id']} ended with parse_error on '<tool_call>" in message
+    assert "Set policy.tool_format to how this model writes its calls" in message
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clone:
 
 
 def test_its_ledger_verifies_with_the_code_of_today_and_without(clone: Clone) -> None:
-    state = book.read(clone, anew=True).state
+    state = book.read(clone, reverify=True).state
     assert [state.champion(model) for model in state.moves] == [min(state.promotions)]
     command = ["sh", str(ROOT / "docs/verify-ledger.sh"), str(clone.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def test_its_ledger_verifies_with_the_code_of_today_and_without(clone: Clone) ->
 
 @pytest.mark.slow
 def test_its_champion_is_audited_without_a_broken_link(clone: Clone) -> None:
-    found = audit.ask(clone, Question(None), said=lambda _: None)
+    found = audit.ask(clone, Question(None), report_line=lambda _: None)
     assert found.broken() == []
     assert {link.state for link in found.links} == {"verified"}
 
@@ -58,7 +58,7 @@ def test_what_waited_is_approved_and_promoted(clone: Clone) -> None:
     waits = records.load_all(clone)[-1].name
     public = " ".join((clone.root.parent / "Ada.pub").read_text().split()[:2])
     ada = Signer(Key(public, clone.root.parent / "Ada"), "ada")
-    assert acts.approve(clone, waits, ada, "fewer calls", False).standing.is_enough
+    assert acts.approve(clone, waits, ada, "fewer calls", False).approval_status.is_enough
     promoted = acts.promote(clone, waits).promoted
     assert promoted is not None
-    assert book.read(clone, anew=True).state.champion("tiny") == promoted.number
+    assert book.read(clone, reverify=True).state.champion("tiny") == promoted.number

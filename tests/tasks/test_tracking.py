@@ -42,8 +42,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(scripted.clone, record)
 
 
-def opened(run: Run, said: list[str] | None = None) -> Tracker:
-    return Tracker(run, "tiny", print if said is None else said.append)
+def opened(run: Run, lines: list[str] | None = None) -> Tracker:
+    return Tracker(run, "tiny", print if lines is None else lines.append)
 
 
 def shown(tracker: Tracker) -> Any:
@@ -95,7 +95,7 @@ def test_settings_numbers_and_tags(run: Run) -> None:
 def test_datasets_are_named_by_the_hashes_of_dvc_once(run: Run) -> None:
     """A lock as DVC wrote it; of the test set a hash and a count, and no row of any set."""
     scripted = ladder_clone.Scripted(run.clone, run.clone.root.parent / "script")
-    at = Revision(run.clone, ladder_clone.climb(scripted).revision or "")
+    at = Revision(run.clone, ladder_clone.run_ladder(scripted).revision or "")
     run.tree.mkdir(parents=True)
     (run.tree / "dvc.lock").write_bytes(at.file("dvc.lock") or b"")
     traffic, examples = at.report(TrafficReport), at.report(ExamplesReport)
@@ -174,9 +174,9 @@ def test_the_address_is_the_clones_own_or_the_one_asked_for(run: Run, monkeypatc
 
 
 # -- a store that is down --------------------------------------------------------------------------
-def told(run: Run, said: list[str]) -> Tracker:
+def told(run: Run, lines: list[str]) -> Tracker:
     """All that a run tells."""
-    tracker = opened(run, said)
+    tracker = opened(run, lines)
     tracker.settings({"train": {"lr": 0.003}}, {"git_commit": "c"})
     tracker.stage("baseline", "ran", {"share/mixed": 0.25})
     tracker.steps([{"step": step, "loss": float(step)} for step in range(1, 4)], "train/")
@@ -205,39 +205,39 @@ def assert_whole(run: Run) -> None:
 
 def test_a_locked_database_holds_no_run(run: Run) -> None:
     """D8. The lock outlasts all that the run tells; when it ends, all is shown."""
-    said: list[str] = []
+    lines: list[str] = []
     holder = sqlite3.connect(run.clone.root / "mlruns/mlflow.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    tracker = told(run, said)
+    tracker = told(run, lines)
     assert not tracker.settle(0.2), "nothing was taken yet"
     holder.close()
     assert tracker.settle(60)
     tracker.close()
     assert_whole(run)
     assert outbox.owed(run.clone, tracking.FOLDER) == []
-    assert said == []
+    assert lines == []
 
 
 def test_what_could_not_be_shown_is_said_once_and_made_up_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file stands where MLflow's folder was."""
     monkeypatch.setattr(outbox, "PAUSES_S", (0.01, 0.02))
-    said: list[str] = []
+    lines: list[str] = []
     place, aside = run.clone.root / "mlruns", run.clone.root / "aside"
     place.rename(aside)
     place.write_text("")
-    tracker = told(run, said)
+    tracker = told(run, lines)
     tracker.close()
-    assert len(said) in (1, 2), said
-    assert "lines not taken by MLflow's store at sqlite:///" in said[-1]
-    assert f"{run.name}.ndjson: the next run that tells it sends them first" in said[-1]
+    assert len(lines) in (1, 2), lines
+    assert "lines not taken by MLflow's store at sqlite:///" in lines[-1]
+    assert f"{run.name}.ndjson: the next run that tells it sends them first" in lines[-1]
     assert outbox.owed(run.clone, tracking.FOLDER) == [run.name]
     place.unlink()
     aside.rename(place)
     run.update(state="finished")
-    tracking.make_up(run.clone, said.append)
+    tracking.make_up(run.clone, lines.append)
     assert_whole(run)
     assert outbox.owed(run.clone, tracking.FOLDER) == []
-    tracking.make_up(run.clone, said.append)
+    tracking.make_up(run.clone, lines.append)
     assert_whole(run)
 
 
@@ -245,13 +245,13 @@ def test_the_next_run_makes_up_for_the_last_one(run: Run, monkeypatch: pytest.Mo
     monkeypatch.setattr(outbox, "PAUSES_S", (0.01, 0.02))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{dead_port()}")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    said: list[str] = []
-    told(run, said).close()
+    lines: list[str] = []
+    told(run, lines).close()
     run.update(state="finished")
-    assert "no connection. Start it" in said[-1]
+    assert "no connection. Start it" in lines[-1]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     second = Run(run.clone, run.record.model_copy(update={"name": "r-2", "mlflow_run_id": None}))
-    tracker = told(second, said)
+    tracker = told(second, lines)
     tracker.close()
     assert_whole(run)
     assert_whole(second)
@@ -274,26 +274,26 @@ def test_a_database_that_was_replaced_is_told_everything_again(run: Run) -> None
 
 def test_a_silent_server_holds_no_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "END_S", 0.2)
-    said: list[str] = []
+    lines: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://ada:s3cret@127.0.0.1:{silent.getsockname()[1]}")
-        told(run, said).close()
-    [line] = said
+        told(run, lines).close()
+    [line] = lines
     assert "no answer within 0.2 s" in line
     assert "s3cret" not in line
     assert outbox.owed(run.clone, tracking.FOLDER) == [run.name]
 
 
 def test_a_line_that_mlflow_calls_wrong_stops_no_other(run: Run) -> None:
-    said: list[str] = []
-    tracker = opened(run, said)
+    lines: list[str] = []
+    tracker = opened(run, lines)
     tracker.settings({"train": {"lr": 0.1}}, {"a": "1"})
     tracker.settings({"train": {"lr": 0.2}}, {"b": "2"})  # MLflow lets no setting change
     held = shown(tracker)
     tracker.close()
     assert held.data.params == {"train.lr": "0.1"}
     assert (held.data.tags["a"], held.data.tags["b"]) == ("1", "2")
-    assert "calls 1 line wrong; they are put aside in" in said[-1]
+    assert "calls 1 line wrong; they are put aside in" in lines[-1]
     assert '"0.2"' in (run.clone.state / "mlflow" / f"{run.name}.refused").read_text()
 
 

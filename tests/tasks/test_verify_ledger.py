@@ -72,16 +72,16 @@ class Team:
         return Team(clone, people)
 
     def clone_state(self) -> State:
-        return book.read(self.clone, said=lambda _: None).state
+        return book.read(self.clone, report_line=lambda _: None).state
 
     def append(
         self, act: Act, signed: Signed | None = None, clone: Clone | None = None, weights: bytes | None = None
     ) -> Entry:
-        with book.opened(clone or self.clone, said=lambda _: None) as ledger:
+        with book.opened(clone or self.clone, report_line=lambda _: None) as ledger:
             return ledger.append(act, signed, {chain.WEIGHTS: weights} if weights else {})
 
     def says(self, who: str, act: str, reason: str = "good", **about: Any) -> Signed:
-        with book.opened(self.clone, said=lambda _: None) as ledger:
+        with book.opened(self.clone, report_line=lambda _: None) as ledger:
             ledger.begin()
             return statement.sign(self.people[who], ledger.statement(act, reason, **about))
 
@@ -108,7 +108,7 @@ class Team:
         return self.append(act, self.says(starter, "start", model=model, run="k") if starter else None)
 
     def look(self, model: str, content: Content, champion: int) -> int:
-        state = book.read(self.clone, said=lambda _: None).state
+        state = book.read(self.clone, report_line=lambda _: None).state
         return self.append(ledger_world.look_at(state, model, content, champion=champion)).number
 
     def about(self, who: str, request: Entry, act: str, reason: str = "good", **about: Any) -> Signed:
@@ -129,15 +129,15 @@ class Team:
 
     def roll_back(self, who: str, promoted: Entry, to: Entry | None) -> Entry:
         model, number = model_of(promoted), to.number if to else 0
-        said = self.says(who, "rollback", model=model, champion=promoted.id, to=to.id if to else None)
-        return self.append(entry.Rollback(model=model, before=promoted.number, to=number), said)
+        signed = self.says(who, "rollback", model=model, champion=promoted.id, to=to.id if to else None)
+        return self.append(entry.Rollback(model=model, before=promoted.number, to=number), signed)
 
     # -- what a machine's key is enough for -----------------------------------------------------
     def forge(self, act: Act, signed: Signed | None = None, key: Key | None = None, **changes: Any) -> None:
         """Append whatever it is, and ask nobody."""
-        state = book.read(self.clone, said=lambda _: None).state
+        state = book.read(self.clone, report_line=lambda _: None).state
         number, name = state.number + 1, next(iter(state.policy.machines))
-        carried = changes.pop("carries", None) or verify.carried(state, act)
+        carried = changes.pop("carries", None) or verify.carried_revisions(state, act)
         if isinstance(act, entry.PolicyChange):
             state.change(act.change)
         files = {chain.POLICY: state.policy_yaml, chain.SIGNERS: state.signers} | changes.pop("files", {})
@@ -243,7 +243,7 @@ def test_everything_that_a_ledger_can_hold_is_right(tmp_path: Path) -> None:
     team.change("ada", policy.Remove(name="bob"))
     bad = policy.Compromised(key=team.people["eve"].fingerprint, since=approval.number)
     team.change("ada", bad)
-    state = book.read(team.clone, anew=True).state
+    state = book.read(team.clone, reverify=True).state
     done = run(team.clone, shell=SHELLS[-1])  # what is forged is read by the first
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert done.stdout.splitlines()[-1] == f"OK: {state.number} entries, the last is {state.head}"
@@ -350,9 +350,9 @@ def makes_herself_owner(team: Team) -> None:
 
 
 def other_change(team: Team) -> None:
-    said = policy.Enrol(name="mallory", roles=["author"], key=team.people["mallory"].public)
+    other = policy.Enrol(name="mallory", roles=["author"], key=team.people["mallory"].public)
     change = policy.Enrol(name="mallory", roles=["author", "owner"], key=team.people["mallory"].public)
-    team.forge(entry.PolicyChange(change=change), team.says("ada", "policy", change=said))
+    team.forge(entry.PolicyChange(change=change), team.says("ada", "policy", change=other))
 
 
 def approval(team: Team, signed: Signed, request: Entry | None = None) -> None:
@@ -378,10 +378,10 @@ def twice(team: Team) -> None:
 
 
 def expired(team: Team) -> None:
-    said = team.about("bob", waiting(team), "approve").statement.model_copy(
+    to_sign = team.about("bob", waiting(team), "approve").statement.model_copy(
         update={"time": "2020-01-01T00:00:00Z", "expires": "2020-01-02T00:00:00Z"}
     )
-    approval(team, statement.sign(team.people["bob"], said))
+    approval(team, statement.sign(team.people["bob"], to_sign))
 
 
 def changed_statement(team: Team) -> None:
@@ -440,7 +440,7 @@ def reconcile(team: Team, **changes: Any) -> None:
     team.forge(entry.Reconcile(model="tiny", projection="alias", found="1", set="2"), **changes)
 
 
-def policy_said(team: Team, change: Callable[[bytes], bytes]) -> None:
+def policy_differs(team: Team, change: Callable[[bytes], bytes]) -> None:
     """A change that is allowed, and a policy.yaml that says something else."""
     state = book.read(team.clone).state
     change_ = policy.Remove(name="bob")
@@ -506,11 +506,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "changes policy.yaml, and it is of kind reconcile",
     ),
     "the policy says another": (
-        lambda team: policy_said(team, lambda text: text.replace(b"approvers: 1", b"approvers: 2")),
+        lambda team: policy_differs(team, lambda text: text.replace(b"approvers: 1", b"approvers: 2")),
         "policy.yaml does not say",
     ),
     "the policy says more": (
-        lambda team: policy_said(team, lambda text: text + b"# people: mallory is owner\n"),
+        lambda team: policy_differs(team, lambda text: text + b"# people: mallory is owner\n"),
         "policy.yaml does not say",
     ),
     "a key more among the signers": (
@@ -541,13 +541,13 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_what_is_forged_is_named(team: Team, name: str) -> None:
-    attack, words = ATTACKS[name]
+    attack, message = ATTACKS[name]
     attack(team)
     done = run(team.clone, shell=SHELLS[0])
     assert done.returncode == 1, done.stdout
-    assert words in done.stdout[done.stdout.index("WRONG") :]
+    assert message in done.stdout[done.stdout.index("WRONG") :]
     with pytest.raises(UserError):
-        book.read(team.clone, anew=True)
+        book.read(team.clone, reverify=True)
 
 
 def test_another_ledger_is_named_by_its_genesis(team: Team) -> None:

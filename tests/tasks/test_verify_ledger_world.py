@@ -44,14 +44,14 @@ def test_a_random_history_is_right_for_the_script_too(tmp_path: Path, seed: int)
     command = ["sh", str(SCRIPT), str(clone.root), "refs/rft/ledger", story.state.genesis]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert doubts(done.stdout) == doubts_of(story.state)
+    assert doubtful_lines(done.stdout) == doubtful_lines_of(story.state)
 
 
-def doubts(said: str) -> list[str]:
-    return [line for line in said.splitlines() if line.startswith("DOUBTFUL")]
+def doubtful_lines(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("DOUBTFUL")]
 
 
-def doubts_of(state: State) -> list[str]:
+def doubtful_lines_of(state: State) -> list[str]:
     return [f"DOUBTFUL: entry {number}: {why}" for number, why in sorted(state.doubtful().items())]
 
 
@@ -78,22 +78,22 @@ def judged(judge: Path, facts: list[str]) -> str:
 
 def facts(state: State, proposal: Proposal, entry: Entry) -> str:
     """What the first half of the script would say of this entry."""
-    said, act, voice = dict[str, str](), entry.act, proposal.voice
+    found, act, verified_statement = dict[str, str](), entry.act, proposal.verified_statement
     seconds = int(datetime.fromisoformat(entry.time).timestamp())
-    said["author"] = said["committer"] = f"{entry.machine} <{entry.machine}@rft.invalid> {seconds} +0000"
-    said["carries"] = "".join(f"{revision} " for revision in carried(state, proposal))
-    said |= flat("entry", json.loads(entry.content)) | {"id": entry.id, "machine_key": proposal.machine}
+    found["author"] = found["committer"] = f"{entry.machine} <{entry.machine}@rft.invalid> {seconds} +0000"
+    found["carries"] = "".join(f"{revision} " for revision in carried(state, proposal))
+    found |= flat("entry", json.loads(entry.content)) | {"id": entry.id, "machine_key": proposal.machine}
     change = act.change if isinstance(act, PolicyChange) else None
     if public := act.machine if isinstance(act, Genesis) else getattr(change, "key", None):
-        said |= {"new_key": keys.fingerprint(public)} if " " in public else {}
+        found |= {"new_key": keys.fingerprint(public)} if " " in public else {}
     if isinstance(act, Genesis | PolicyChange | Registration):
         text = rules(state, proposal, entry.machine)[chain.POLICY].decode().split("\n", 1)[1]
-        said["policy"] = "".join(letter for letter in text if letter not in " \t\n\"'")
-    if voice is not None:
-        content = voice.statement.content_bytes
-        said |= flat("said", json.loads(content))
-        said |= {"statement": hashlib.sha256(content).hexdigest(), "person_key": voice.key}
-    return "".join(f"{path}\t{value}\n" for path, value in said.items()) + "judge\t\n"
+        found["policy"] = "".join(letter for letter in text if letter not in " \t\n\"'")
+    if verified_statement is not None:
+        content = verified_statement.statement.content_bytes
+        found |= flat("said", json.loads(content))
+        found |= {"statement": hashlib.sha256(content).hexdigest(), "person_key": verified_statement.key}
+    return "".join(f"{path}\t{value}\n" for path, value in found.items()) + "judge\t\n"
 
 
 def flat(path: str, value: Any) -> dict[str, str]:
@@ -105,7 +105,7 @@ def flat(path: str, value: Any) -> dict[str, str]:
 
 def carried(state: State, proposal: Proposal) -> list[str]:
     try:
-        return verify.carried(state, proposal.act)
+        return verify.carried_revisions(state, proposal.act)
     except KeyError:  # of a request that there is not
         return []
 
@@ -149,8 +149,10 @@ def test_the_judge_lets_stand_what_stands_and_nothing_else(seed: int, cast: dict
     for _ in range(150):
         story.step()
     story.suspect()
-    said = judged(judge, stands)
-    assert said.splitlines()[-1].startswith(f"OK: {story.state.number} entries, the last is {story.state.head}"), said
-    assert doubts(said) == doubts_of(story.state)
+    output = judged(judge, stands)
+    assert output.splitlines()[-1].startswith(f"OK: {story.state.number} entries, the last is {story.state.head}"), (
+        output
+    )
+    assert doubtful_lines(output) == doubtful_lines_of(story.state)
     for why, line in refused.items():
         assert line.startswith("WRONG: entry "), (why, line)

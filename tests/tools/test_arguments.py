@@ -277,12 +277,14 @@ def nested() -> dict[str, Any]:
     return {"type": "object", "properties": properties, "$defs": {"place": place}}
 
 
-@pytest.mark.parametrize(("levels", "said"), [(20, "place: "), (300, "nested too deeply"), (900, "nested too deeply")])
-def test_arguments_in_one_another_are_refused(levels: int, said: str):
+@pytest.mark.parametrize(
+    ("levels", "message"), [(20, "place: "), (300, "nested too deeply"), (900, "nested too deeply")]
+)
+def test_arguments_in_one_another_are_refused(levels: int, message: str):
     """300 brackets around a text ended the stage: jsonschema-rs reads 255 levels."""
     tool = {"type": "function", "function": {"name": "f", "parameters": nested()}}
     call = ToolCall("c", "f", f'{{"place": {"[" * levels}"x"{"]" * levels}}}')
-    with pytest.raises(arguments.Refused, match=said):
+    with pytest.raises(arguments.Refused, match=message):
         arguments.prepare(call, dict([arguments.read_tool(tool, "here")]), {})
 
 
@@ -290,9 +292,9 @@ def test_long_arguments_take_time_in_proportion():
     """40,000 wrong items took 0.8 s, and 80 kB of text in 200 brackets as long."""
     tool = {"type": "function", "function": {"name": "f", "parameters": nested()}}
     functions = dict([arguments.read_tool(tool, "here")])
-    for start, unit, end, said in (
+    for start, unit, end, message in (
         ('{"codes": [1', ", 1", "]}", r"codes\[0\]: 1 is not of type \"string\""),
         (f'{{"place": {"[" * 200}"', "x", f'"{"]" * 200}}}', "too long and too deep to say where"),
     ):
-        with pytest.raises(arguments.Refused, match=said):
+        with pytest.raises(arguments.Refused, match=message):
             arguments.prepare(ToolCall("c", "f", start + unit * 20_000 + end), functions, {})

@@ -247,8 +247,8 @@ def test_a_303_is_followed_by_get_with_the_same_headers():
 def test_a_303_to_another_place_is_not_followed(location: str):
     result, server = one(sees(location))
     assert (result.failed, len(server.paths)) == (True, 1)
-    said = location.replace("{port}", server.endpoint.url.rpartition(":")[2]) or "?"
-    assert f"HTTP 303 redirects to {said}; only a 303 on the same host is followed (1 try)" in result.output
+    expected = location.replace("{port}", server.endpoint.url.rpartition(":")[2]) or "?"
+    assert f"HTTP 303 redirects to {expected}; only a 303 on the same host is followed (1 try)" in result.output
 
 
 @pytest.mark.parametrize("trouble", [says({}, 500), says({}, 429), writes("<html>"), says({"answer": 1})])
@@ -470,7 +470,7 @@ def test_tools_are_called_at_their_paths(paths: Any, asked: list[str]):
 
 
 @pytest.mark.parametrize(
-    ("tools", "said"),
+    ("tools", "expected"),
     [
         (
             {"paths": "/api/{name}"},
@@ -499,14 +499,14 @@ def test_tools_are_called_at_their_paths(paths: Any, asked: list[str]):
         ),
     ],
 )
-def test_paths_that_cannot_be_honoured(tmp_path: Path, tools: dict[str, Any], said: str):
+def test_paths_that_cannot_be_honoured(tmp_path: Path, tools: dict[str, Any], expected: str):
     with pytest.raises(ConfigError) as refused:
         tiny_recipe.params(tmp_path, tools=tools)
-    assert str(refused.value).startswith(f"params.yaml: 'tools': {said}")
+    assert str(refused.value).startswith(f"params.yaml: 'tools': {expected}")
 
 
 @pytest.mark.parametrize(
-    ("paths", "said"),
+    ("paths", "expected"),
     [
         ({"serach": "/x"}, "tools.paths.serach = '/x': the recipe has no tool 'serach'. Did you mean 'search'?"),
         ({"zzz": "/x"}, "tools.paths.zzz = '/x': the recipe has no tool 'zzz'. There are: lookup, search."),
@@ -516,10 +516,10 @@ def test_paths_that_cannot_be_honoured(tmp_path: Path, tools: dict[str, Any], sa
         ),
     ],
 )
-def test_paths_that_do_not_fit_the_recipe_s_tools(paths: Any, said: str):
+def test_paths_that_do_not_fit_the_recipe_s_tools(paths: Any, expected: str):
     with pytest.raises(ConfigError) as refused:
         one(OK, paths=paths, **EXTERNAL)
-    assert str(refused.value) == f"params.yaml: {said}"
+    assert str(refused.value) == f"params.yaml: {expected}"
 
 
 # -- what a tool declares about itself -------------------------------------------------------------
@@ -531,9 +531,9 @@ def test_traits_come_from_the_endpoint_s_entry_or_by_name():
         }
     )
     client = ToolClient(ToolEndpoint("http://127.0.0.1:1"), section, SCHEMAS)
-    said = {name: client.traits(name) for name in ("search", "weather", "lookup")}
+    traits = {name: client.traits(name) for name in ("search", "weather", "lookup")}
     assert {
-        name: (one.probe, one.validate_arguments, one.terminal, one.client_errors) for name, one in said.items()
+        name: (one.probe, one.validate_arguments, one.terminal, one.client_errors) for name, one in traits.items()
     } == {
         "search": (False, False, False, "infrastructure"),
         "weather": (True, True, True, "policy"),

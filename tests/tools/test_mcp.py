@@ -211,7 +211,10 @@ def test_a_refusal_by_the_protocol(text: str, failed: bool, stdio: list[str]):
 def test_the_same_words_come_as_a_result(text: str, gone: bool):
     server = SimpleNamespace(secrets=Secrets())
     tool = McpTool(
-        server, "add", http_client.Limits.of(config.Tools()), http_client.RateLimiter(asyncio.Semaphore(), None)
+        server,
+        "add",
+        http_client.Limits.from_params(config.Tools()),
+        http_client.RateLimiter(asyncio.Semaphore(), None),
     )  # type: ignore[arg-type]
     result = CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     if not gone:
@@ -429,10 +432,10 @@ for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
         continue
-    said = {"content": [{"type": "text", "text": "Porto"}], "structuredContent": {"s": 1}}
+    answer = {"content": [{"type": "text", "text": "Porto"}], "structuredContent": {"s": 1}}
     known = {"initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
                             "serverInfo": {"name": "odd", "version": "1"}},
-             "tools/list": {"tools": LISTED}, "tools/call": said}
+             "tools/list": {"tools": LISTED}, "tools/call": answer}
     found = known.get(asked["method"])
     reply = {"result": found} if found else {"error": {"code": -32601, "message": "no"}}
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)

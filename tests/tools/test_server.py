@@ -289,7 +289,7 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--port", "99999"), "99999 is not a port: give a number from 0 to 65535"),
         (("--host", "0.0.0.0"), "--host 0.0.0.0 lets other machines call these tools. Set RFT_TOOL_KEY"),
@@ -297,11 +297,11 @@ def test_options_are_checked_before_it_listens(tmp_path: Path, how: tuple[str, .
     ],
 )
 def test_where_it_will_not_listen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ):
     monkeypatch.delenv(toolserver.KEY, raising=False)
     done = run_server(BY_HAND, str(tiny_recipe.make(tmp_path)), *arguments)
-    assert (done.returncode, words in done.stderr, done.stdout) == (2, True, ""), done.stderr
+    assert (done.returncode, message in done.stderr, done.stdout) == (2, True, ""), done.stderr
 
 
 def test_help_teaches():

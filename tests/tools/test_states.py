@@ -120,8 +120,8 @@ def test_the_first_call_sets_up_and_every_rollout_has_its_own(tmp_path: Path):
 
     async def act(post: Post) -> None:
         calls = [post("/tools/put", f"trace_{number % 2}", **text("a")) for number in range(6)]
-        said = sorted(reply["output"] for _, reply in await asyncio.gather(*calls))
-        assert said == ["2 texts", "2 texts", "3 texts", "3 texts", "4 texts", "4 texts"]
+        outputs = sorted(reply["output"] for _, reply in await asyncio.gather(*calls))
+        assert outputs == ["2 texts", "2 texts", "3 texts", "3 texts", "4 texts", "4 texts"]
         assert sorted(diary(loaded)) == ["setup trace_0", "setup trace_1"]
         assert (await post("/tools/ping", "trace_2"))[1]["output"] == "pong"
         assert len(diary(loaded)) == 2, "a tool that does not ask for it needs none"
@@ -140,8 +140,8 @@ def test_a_grade_sees_the_state_also_twice_and_the_end_is_posted(tmp_path: Path)
         assert await post("/end") == (200, {"ended": True})
         assert diary(loaded) == ["setup trace_1", "teardown trace_1"]
         assert await post("/end") == (200, {"ended": False})
-        status, said = await post("/tools/put", **text("late"))
-        assert (status, said) == (500, {"error": "StateError: rollout trace_1 is over: its end was posted"})
+        status, reply = await post("/tools/put", **text("late"))
+        assert (status, reply) == (500, {"error": "StateError: rollout trace_1 is over: its end was posted"})
         assert (await post("/tools/put", "", **text("a")))[0] == 500
 
     served(loaded, act)
@@ -179,9 +179,9 @@ def test_a_setup_that_fails_is_the_servers_fault_and_tried_again(tmp_path: Path,
     loaded = made(tmp_path, f"    if len(DIARY.read_text().splitlines()) == 1:\n        {trouble}")
 
     async def act(post: Post) -> None:
-        status, said = await post("/tools/put", **text("a"))
+        status, reply = await post("/tools/put", **text("a"))
         assert status == 500
-        assert "longer than tools.state.setup_s = 0.2 s" in said["error"] or "no room" in said["error"]
+        assert "longer than tools.state.setup_s = 0.2 s" in reply["error"] or "no room" in reply["error"]
         assert (await post("/tools/put", **text("a")))[1] == {
             "type": "function_call_output", "call_id": "c", "id": None, "output": "2 texts",
         }  # fmt: skip
@@ -212,9 +212,9 @@ def test_a_call_that_is_sent_again_is_known_by_its_id(tmp_path: Path):
     assert list(late["parameters"]["properties"]) == ["text", "seconds"]
 
     async def act(post: Post) -> None:
-        said = {"arguments": '{"text": "a", "seconds": 0}'}
+        given = {"arguments": '{"text": "a", "seconds": 0}'}
         for call_id, box in (("c_1", ["c_1", "a"]), ("c_1", ["c_1", "a"]), ("c_2", ["c_1", "a", "c_2", "a"])):
-            assert (await post("/tools/late", call_id=call_id, **said))[1]["output"] == str(box)
+            assert (await post("/tools/late", call_id=call_id, **given))[1]["output"] == str(box)
 
     served(loaded, act)
 

@@ -26,19 +26,19 @@ def test_the_best_weights_come_back_alone(tmp_path: Path, what: str, whole: bool
     """`whole`: as an earlier version kept them, with the optimizer."""
     one = taught(weights=what)
     best = weights(one).clone()
-    checkpoint.write_best(tmp_path, 1, one.state() if whole else one.best())
+    checkpoint.write_best(tmp_path, 1, one.state() if whole else one.weights_state())
     given = samples(policy=one.model)
     one.update(given, all_of(given, 12))
     assert not torch.equal(weights(one), best)
     read = checkpoint.read_best(tmp_path, 1)
     assert ("optimizer" in read) == whole
-    one.load_best(read)
+    one.load_weights(read)
     assert torch.equal(weights(one), best)
 
 
 def test_the_best_weights_of_another_configuration_are_refused():
     with pytest.raises(UserError, match="belongs to another configuration"):
-        taught(weights="full").load_best(taught(weights="lora").best())
+        taught(weights="full").load_weights(taught(weights="lora").weights_state())
 
 
 def test_no_gradient_lies_in_memory_while_the_policy_samples():

@@ -82,7 +82,7 @@ def test_best_weights_stay_as_long_as_a_checkpoint_names_them(tmp_path: Path):
         if step > 1:
             best = {"step": step - 2 if step == 7 else step, "reward": 0.5}
             checkpoint.write(tmp_path / "checkpoints", replace(manifest(step), best=best), {}, keep=2)
-    checkpoint.forget_bests(tmp_path / "best", tmp_path / "checkpoints")
+    checkpoint.prune_bests(tmp_path / "best", tmp_path / "checkpoints")
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["000005"]
     assert checkpoint.read_best(tmp_path / "best", 5)["weights"] == 5
     with pytest.raises(

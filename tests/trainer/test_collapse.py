@@ -43,9 +43,9 @@ def test_a_reward_far_below_the_baseline_is_a_collapse():
     """What a newcomer saw: 0.618 before, 0.066 within six steps."""
     guard = Guard(0.0, START)
     assert guard.saw(step(0.5), 0) == ""
-    said = [guard.saw(step(0.066), n) for n in (1, 2, 3)]
-    assert said[0] == "", "one step of eight groups may be unlucky"
-    assert said[1] == "the mean reward of the last 2 steps is 0.066; before training it was 0.600"
+    messages = [guard.saw(step(0.066), n) for n in (1, 2, 3)]
+    assert messages[0] == "", "one step of eight groups may be unlucky"
+    assert messages[1] == "the mean reward of the last 2 steps is 0.066; before training it was 0.600"
 
 
 def test_a_reward_far_below_its_own_best_is_a_collapse():
@@ -121,7 +121,7 @@ def test_a_policy_that_learns_nothing_is_hardly_ever_taken_for_one_that_collapse
         odds = rng.beta(mean, 1 - mean, (80, NUM))
         means = rng.binomial(SIZE, odds) / SIZE
         for rewards in means:
-            guard.steps = [*guard.steps, collapse.Seen(rewards.tolist(), [1.0] * NUM)][-collapse.LOOK_BACK :]
+            guard.steps = [*guard.steps, collapse.Seen(rewards.tolist(), [1.0] * NUM)][-collapse.REMEMBERED :]
             if guard.fallen():
                 stopped += 1
                 break
@@ -164,6 +164,6 @@ def test_the_best_checkpoint_is_the_one_whose_weights_earned_most():
 def test_the_words_name_the_learning_rate_first():
     section = config.Train(lr=3e-2)
     falls = [reports.Fall(step=2, reason="a", back_to=0, lr=3e-3)]
-    said = collapse.in_words(section, 5, "the mean reward fell", falls)
-    assert "with train.lr lowered from 0.03 to 0.003: the mean reward fell" in said
-    assert said.index("--set train.lr=0.0003") < said.index("train.examples_per_step is 8") < said.index("kl.beta")
+    text = collapse.describe(section, 5, "the mean reward fell", falls)
+    assert "with train.lr lowered from 0.03 to 0.003: the mean reward fell" in text
+    assert text.index("--set train.lr=0.0003") < text.index("train.examples_per_step is 8") < text.index("kl.beta")

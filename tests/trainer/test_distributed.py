@@ -161,9 +161,9 @@ def test_every_process_of_a_launcher_runs_the_same_command():
         )
         for rank in range(2)
     ]
-    said = [one.communicate(timeout=120)[0] for one in both]
+    outputs = [one.communicate(timeout=120)[0] for one in both]
     assert [one.returncode for one in both] == [0, 0]
-    assert said == [b"learned\n", b""]
+    assert outputs == [b"learned\n", b""]
 
 
 def test_the_configuration_for_gpus_is_one_that_accelerate_reads():

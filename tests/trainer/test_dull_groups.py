@@ -22,7 +22,7 @@ import torch
 from rft import algorithms, config, recipe
 from rft.reports import PromptSettings
 from rft.rollouts.policy import PolicyFailed
-from rft.rollouts.runner import Workbench, workbench
+from rft.rollouts.runner import RolloutRunner, rollout_runner
 from rft.rollouts.store import RolloutStore
 from rft.trainer.collect import Batch, Collector
 from rft.trainer.curriculum import Curriculum
@@ -30,7 +30,7 @@ from rft.trainer.learner import Learner
 from rft.trainer.metrics import Watch, describe
 from rft.types import Opening, Trajectory
 from tests import tiny_recipe
-from tests.scripted_policy import CALL, Said, Scripted, ScriptedDialogue
+from tests.scripted_policy import CALL, Scripted, ScriptedDialogue, ScriptedTurn
 from tests.small_learner import NORM_LENGTH, VOCABULARY, learner, network, weights
 
 GROUP = 4
@@ -63,45 +63,49 @@ class Talking(Scripted):
     draw: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> list[ScriptedDialogue]:
-        dialogues = super().open(openings, seeds, temperature, max_tokens)
+        dialogues = super().open(openings, seeds, temperature, max_context_tokens)
         for number, one in enumerate(dialogues, self.opened - len(openings)):
             word, value = self.batch[number // GROUP][number % GROUP], f"{(int(one.key[1:]) * 7919 + 1234) % 9973:04d}"
             one.prompt_ids = tuple(np.random.default_rng(number // GROUP).integers(2, VOCABULARY, 6).tolist())
-            answer = self._said("0000" if word == "wrong" else value)
-            lost = Said("", fails=PolicyFailed("gone"))
+            answer = self._scripted("0000" if word == "wrong" else value)
+            lost = ScriptedTurn("", fails=PolicyFailed("gone"))
             one.turns = {
-                "chatty": (self._said(CALL % "{key}"), answer),
-                "down": (self._said(CALL % "{key}"), lost),
+                "chatty": (self._scripted(CALL % "{key}"), answer),
+                "down": (self._scripted(CALL % "{key}"), lost),
             }.get(word, (answer,))
         return dialogues
 
-    def _said(self, text: str) -> Said:
+    def _scripted(self, text: str) -> ScriptedTurn:
         ids = self.draw.integers(2, VOCABULARY, self.draw.integers(2, 9)).tolist()
-        return Said(text, ids=tuple(ids), logprobs=(-1.0,) * len(ids))
+        return ScriptedTurn(text, ids=tuple(ids), logprobs=(-1.0,) * len(ids))
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutRunner]:
     folder = tiny_recipe.make(tmp_path_factory.mktemp("recipe"))
     budget = {"tool_calls": 0, "weight": 0.5}
     params = tiny_recipe.params(
         folder, rollout={"max_turns": 4, "budget": budget, "max_unscored_share": 1.0, "refill": 0.0}
     )
-    with workbench(params, recipe.load(params.recipe)) as made:
+    with rollout_runner(params, recipe.load(params.recipe)) as made:
         yield made
 
 
-def collect(bench: Workbench, section: config.Train, which: str) -> Batch:
-    train = list(bench.recipe.examples("train", 32, 0))
+def collect(runner: RolloutRunner, section: config.Train, which: str) -> Batch:
+    train = list(runner.recipe.examples("train", 32, 0))
     curriculum = Curriculum([one.id for one in train], section.curriculum, section.seed)
     prompt = PromptSettings(name="test", system="", max_turns=4)
     policy = Talking((), batch=BATCHES[which])
     with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder)) as store:
-        return Collector(train, section, prompt, bench, policy, algorithms.of(section), curriculum, store, 512).collect(
-            1
-        )
+        return Collector(
+            train, section, prompt, runner, policy, algorithms.from_params(section), curriculum, store, 512
+        ).collect(1)
 
 
 def go_far(one: Learner) -> None:
@@ -221,12 +225,12 @@ CASES = [(name, 0.0) for name in (*WITH_KL, "best_of_n")] + [(name, BETA) for na
 
 @pytest.mark.parametrize("which", BATCHES)
 @pytest.mark.parametrize(("name", "beta"), CASES)
-def test_a_step_is_the_formula_over_the_whole_batch(bench: Workbench, name: str, beta: float, which: str):
+def test_a_step_is_the_formula_over_the_whole_batch(runner: RolloutRunner, name: str, beta: float, which: str):
     """R19. CISPO's gradient was 3.0 times too large with two of three groups dull, and no KL pulled
     at the dull ones."""
     one = a_learner(name, **({"kl": {"beta": beta}} if beta else {}))
     policy, reference = copy.deepcopy(one.model), network()
-    batch = collect(bench, one.section, which)
+    batch = collect(runner, one.section, which)
     told = one.update(batch.samples, batch.counted)
     found = gradients(one.model)
 
@@ -243,37 +247,37 @@ def test_a_step_is_the_formula_over_the_whole_batch(bench: Workbench, name: str,
 
 
 # -- what is computed, and what a step of dull groups does -----------------------------------------
-def test_without_kl_a_dull_rollout_costs_no_forward_pass(bench: Workbench):
+def test_without_kl_a_dull_rollout_costs_no_forward_pass(runner: RolloutRunner):
     section = a_learner("cispo").section
-    batch = collect(bench, section, "some")
+    batch = collect(runner, section, "some")
     assert len(batch.samples) == 2  # the chatty one is at its group's mean
     assert batch.counted.num_rollouts == sum(row.reward is not None for row in batch.rows) == 10
     assert batch.counted.num_tokens == sum(row.num_tokens for row in batch.rows if row.reward is not None)
 
 
-def test_a_step_of_dull_groups_without_kl_changes_nothing(bench: Workbench):
+def test_a_step_of_dull_groups_without_kl_changes_nothing(runner: RolloutRunner):
     one = a_learner("grpo")
-    before, batch = weights(one), collect(bench, one.section, "all")
+    before, batch = weights(one), collect(runner, one.section, "all")
     assert one.update(batch.samples, batch.counted) == {"samples/trained": 0}
     assert torch.equal(weights(one), before)
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_a_step_of_dull_groups_with_kl_goes_back_to_the_reference(bench: Workbench, kind: str):
+def test_a_step_of_dull_groups_with_kl_goes_back_to_the_reference(runner: RolloutRunner, kind: str):
     one = learner(algorithm="grpo", weights=kind, kl={"beta": 1.0}, lr=1e-3)
     go_far(one)
     section = one.section.model_copy(update={"examples_per_step": 3, "group_size": GROUP})
-    batch = collect(bench, section, "all")
+    batch = collect(runner, section, "all")
     far = [one.update(batch.samples, batch.counted) for _ in range(3)]
     assert [step["samples/kl_only"] for step in far] == [step["samples/trained"] for step in far] == [9] * 3
     assert far[2]["kl/mean"] < far[1]["kl/mean"] < far[0]["kl/mean"]
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_at_the_reference_the_kl_alone_moves_nothing_and_is_no_error(bench: Workbench, kind: str):
+def test_at_the_reference_the_kl_alone_moves_nothing_and_is_no_error(runner: RolloutRunner, kind: str):
     one = learner(algorithm="grpo", kl={"beta": 0.1}, weights=kind)
     section = one.section.model_copy(update={"examples_per_step": 3, "group_size": GROUP})
-    before, batch = weights(one), collect(bench, section, "all")
+    before, batch = weights(one), collect(runner, section, "all")
     assert one.update(batch.samples, batch.counted)["grad_norm"] == 0.0
     assert torch.equal(weights(one), before)
 
@@ -289,9 +293,9 @@ def test_a_run_in_which_only_the_kl_moves_stops_as_idle():
 
 
 # -- R14: what a training step tells ---------------------------------------------------------------
-def test_the_unscored_are_in_no_number_of_a_step_but_their_own(bench: Workbench):
+def test_the_unscored_are_in_no_number_of_a_step_but_their_own(runner: RolloutRunner):
     """R14: an outage counted as a failure, and its calls as the policy's."""
-    numbers = describe(collect(bench, a_learner("dr_grpo").section, "some"), ["lookup"])
+    numbers = describe(collect(runner, a_learner("dr_grpo").section, "some"), ["lookup"])
     assert numbers["solved/share"] == pytest.approx(6 / 10)
     assert numbers["tool_calls/mean"] == pytest.approx(2 / 10)
     assert numbers["stop/completed"] == 1.0
@@ -299,9 +303,11 @@ def test_the_unscored_are_in_no_number_of_a_step_but_their_own(bench: Workbench)
     assert (numbers["groups/sampled"], numbers["groups/zero_variance"], numbers["groups/all_solved"]) == (3, 2, 1)
 
 
-def test_a_step_in_which_nothing_was_scored_has_counts_and_no_means(bench: Workbench, monkeypatch: pytest.MonkeyPatch):
+def test_a_step_in_which_nothing_was_scored_has_counts_and_no_means(
+    runner: RolloutRunner, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(BATCHES, "outage", (("down",) * 4,) * 3)
-    batch = collect(bench, a_learner("cispo", kl={"beta": BETA}).section, "outage")
+    batch = collect(runner, a_learner("cispo", kl={"beta": BETA}).section, "outage")
     numbers = describe(batch, ["lookup"])
     assert (
         numbers["samples/sampled"],
@@ -313,6 +319,6 @@ def test_a_step_in_which_nothing_was_scored_has_counts_and_no_means(bench: Workb
     assert (batch.samples, batch.counted.num_rollouts) == ([], 0)
 
 
-def test_a_group_with_one_score_is_not_without_variance(bench: Workbench):
-    numbers = describe(collect(bench, a_learner("dr_grpo").section, "all"), [])
+def test_a_group_with_one_score_is_not_without_variance(runner: RolloutRunner):
+    numbers = describe(collect(runner, a_learner("dr_grpo").section, "all"), [])
     assert (numbers["groups/zero_variance"], numbers["groups/unscored"]) == (2, 1)

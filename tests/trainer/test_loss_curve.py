@@ -100,7 +100,9 @@ def curves(folder: Path) -> Curves:
     small_policy.save(network, chat, folder / "given")
     found: Curves = {}
     with inside(folder), running(recipe.load(config.Recipe(path=str(ours))), config.Tools()) as endpoint:
-        ready = reports.read(reports.BaselineReport, sample_reports.shelves("promote") / "data/baseline/report.json")
+        ready = reports.read(
+            reports.BaselineReport, sample_reports.stage_files("promote") / "data/baseline/report.json"
+        )
         os.environ["TOOLS_KEY"] = next(iter(endpoint.headers.values()))
         # of another policy, hence at another temperature: no reward here is a collapse beside it
         sampled = ready.sampled.model_copy(update={"temperature": 0.5})

@@ -185,7 +185,7 @@ def test_who_shares_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("given_samples", "most", "hidden", "words"),
+    ("given_samples", "most", "hidden", "message"),
     [
         (alike(20, 400), 4096, 128, "take 818 tokens in a row, and here a row beyond 350 costs more"),
         (alike(900, 60), 512, 128, "train.microbatch_tokens is 512. Raise it to at least 1017"),
@@ -194,10 +194,10 @@ def test_who_shares_is_counted():
     ],
 )
 def test_why_nothing_was_shared_is_said_with_the_remedy(
-    given_samples: list[TrainingSample], most: int, hidden: int, words: str
+    given_samples: list[TrainingSample], most: int, hidden: int, message: str
 ):
     why = why_none(given_samples, most, hidden)
-    assert words in why
+    assert message in why
     assert "train.packing: false" in why
 
 

@@ -157,7 +157,7 @@ def _note(where: str, key: str, values: Sequence[Any]) -> Note:
 
 
 def _item_notes(export: Export, made: items.Made) -> Iterator[Note]:
-    outputs = export.of(ITEM)
+    outputs = export.of_kind(ITEM)
     failed = sum(map(samples.has_error, outputs))
     bare = sum(not samples.has_error(item) and not _has_scores(item) for item in outputs)
     if outputs:
@@ -171,8 +171,8 @@ def _item_notes(export: Export, made: items.Made) -> Iterator[Note]:
             "rows", f"{made.sampled} items have a `sample` beside them: an answer of old, which is not taken over"
         )
     if made.unlike:
-        said = "items were sent with another prompt by an older run; the newest run's is taken"
-        yield Note("rows", f"{len(made.unlike)} {said}")
+        text = "items were sent with another prompt by an older run; the newest run's is taken"
+        yield Note("rows", f"{len(made.unlike)} {text}")
 
 
 def _has_scores(item: Found) -> bool:

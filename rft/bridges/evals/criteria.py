@@ -68,12 +68,12 @@ def _mean(raws: Sequence[Any], parts: Sequence[graders.Grader]) -> tuple[dict[st
         "calculate_output": f"({' + '.join(terms)}) / {len(terms)}",
         "pass_threshold": threshold,
     }
-    said = f"the score is the mean of the {len(parts)} criteria, and it passes at {threshold:g}"
+    text = f"the score is the mean of the {len(parts)} criteria, and it passes at {threshold:g}"
     if all(isinstance(part, graders.StringCheck | graders.LabelModel) for part in parts):
-        return raw | {"range": [0, 1]}, f"{said}, which is when all of them pass"
+        return raw | {"range": [0, 1]}, f"{text}, which is when all of them pass"
     if all(part.declares_range or not isinstance(part, graders.Python | graders.Endpoint) for part in parts):
         raw["range"] = [0, 1]
-    return raw, f"{said}. In Evals each must pass by itself; here a high one can make up for a low one"
+    return raw, f"{text}. In Evals each must pass by itself; here a high one can make up for a low one"
 
 
 def _term(key: str, part: graders.Grader) -> str:

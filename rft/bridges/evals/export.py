@@ -70,17 +70,17 @@ class Export:
     _pages: dict[tuple[str, str], list[tuple[bool, str, Any]]] = field(default_factory=dict)
     """By (kind, run): whether more follows, the place, the last id."""
 
-    def of(self, kind: str) -> list[Found]:
+    def of_kind(self, kind: str) -> list[Found]:
         return self.objects.get(kind, [])
 
     @property
     def eval(self) -> Found:
-        return self.of(EVAL)[0]
+        return self.of_kind(EVAL)[0]
 
     @property
     def runs(self) -> list[Found]:
         """The newest first: it has the prompt that its owner came to."""
-        return sorted(self.of(RUN), key=lambda run: -_seconds(run.get("created_at")))
+        return sorted(self.of_kind(RUN), key=lambda run: -_seconds(run.get("created_at")))
 
     def notes(self) -> Iterator[Note]:
         data = {source_of(run).get("id") for run in self.runs}
@@ -96,9 +96,9 @@ class Export:
     def items_of(self, run: Found | None) -> list[Found]:
         """Output items of a run; None: those whose run is not here."""
         if run is None:
-            ids = {one.id for one in self.of(RUN)}
-            return [item for item in self.of(ITEM) if str(item.get("run_id")) not in ids]
-        return [item for item in self.of(ITEM) if str(item.get("run_id")) == run.id]
+            ids = {one.id for one in self.of_kind(RUN)}
+            return [item for item in self.of_kind(ITEM) if str(item.get("run_id")) not in ids]
+        return [item for item in self.of_kind(ITEM) if str(item.get("run_id")) == run.id]
 
 
 def source_of(run: Found) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _sort(value: Any, where: str, expected: str | None, into: Export) -> None:
             else:
                 into.unknown[_file(where), f"key {key!r}"] += 1
     else:
-        into.unknown[_file(where), _look(value)] += 1
+        into.unknown[_file(where), _described(value)] += 1
 
 
 def _file(where: str) -> str:
@@ -189,7 +189,7 @@ def _kind(value: dict[str, Any]) -> str | None:
     return next((kind for key, kind in _BY_KEY.items() if key in value), None)
 
 
-def _look(value: dict[str, Any]) -> str:
+def _described(value: dict[str, Any]) -> str:
     return f"object {value['object']!r}" if "object" in value else f"an object with {', '.join(map(str, value))[:60]}"
 
 
@@ -224,14 +224,16 @@ def _once(objects: list[Found]) -> Iterator[Found]:
 
 
 def _check_one(found: Export, path: Path) -> None:
-    evals = found.of(EVAL)
+    evals = found.of_kind(EVAL)
     if not evals:
         raise UserError(
             f"{path}: holds no eval, and its testing_criteria are the grader. Add what "
             "GET /v1/evals/ID returns, or the body that created it."
         )
     ids = dict.fromkeys(one.id or one.where for one in evals)
-    named = dict.fromkeys(str(one.get("eval_id")) for one in (*found.of(RUN), *found.of(ITEM)) if one.get("eval_id"))
+    named = dict.fromkeys(
+        str(one.get("eval_id")) for one in (*found.of_kind(RUN), *found.of_kind(ITEM)) if one.get("eval_id")
+    )
     others = list(named)[1:] if not evals[0].id else [one for one in named if one not in ids]
     if len(ids) + len(others) > 1:
         raise UserError(

@@ -17,9 +17,9 @@ from typing import Any
 
 from rft.bridges.evals.export import ITEM, LOGGED, Export, Found
 from rft.bridges.imported import Note
-from rft.snapshots.formats import chat, completions
-from rft.snapshots.formats.format import one
-from rft.snapshots.formats.row import Unreadable, iso, listing, mapping
+from rft.traffic.formats import chat, completions
+from rft.traffic.formats.format import read_record
+from rft.traffic.formats.row import Unreadable, iso, listing, mapping
 
 _TWICE = "the same in another run"
 
@@ -29,20 +29,20 @@ def traffic(export: Export) -> tuple[list[str], list[Note]]:
     lines: list[str] = []
     left: Counter[str] = Counter()
     seen: dict[str, str] = {}
-    for item in export.of(ITEM):
+    for item in export.of_kind(ITEM):
         try:
             row = _conversation(item)
         except Unreadable as trouble:
             left[str(trouble).partition(":")[0]] += 1
             continue
-        said, run = json.dumps(row["messages"], sort_keys=True), str(item.get("run_id"))
-        if seen.setdefault(said, run) != run:
+        messages, run = json.dumps(row["messages"], sort_keys=True), str(item.get("run_id"))
+        if seen.setdefault(messages, run) != run:
             left[_TWICE] += 1
         else:
             lines.append(json.dumps(row))
-    lines += [json.dumps(row) for row in _logged(export.of(LOGGED), left)]
+    lines += [json.dumps(row) for row in _logged(export.of_kind(LOGGED), left)]
     notes = [Note("conversations", f"{count} are left out: {why}") for why, count in left.items()]
-    if lines and export.of(ITEM):
+    if lines and export.of_kind(ITEM):
         notes.append(Note("conversations", "those of output items have the time of their run, and no latency"))
     return lines, notes
 
@@ -83,7 +83,7 @@ def _without_null(message: Any) -> Any:
 def _logged(records: list[Found], left: Counter[str]) -> Iterator[dict[str, Any]]:
     keys = ("conversation_id", "time", "messages", "latency_s", "tool_errors", "feedback")
     for record in records:
-        for row in one(completions.read, record.value):
+        for row in read_record(completions.read, record.value):
             if isinstance(row, str):
                 left[row.partition(":")[0]] += 1
             else:

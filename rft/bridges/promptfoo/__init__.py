@@ -11,7 +11,7 @@ The score is Promptfoo's own, compared on recorded results of version 0.123.1: w
 another one is refused with its line. Two differ on purpose. An assertion that raises has no score
 there is 0, and a test without assertions no score where there it is 1.
 
-    marked.py      values that know their file and line
+    located_yaml.py  values that know their file and line
     nunjucks.py    templates in their plain form
 """
 
@@ -24,11 +24,11 @@ from typing import Any
 
 from rft.bridges import foreign
 from rft.bridges.imported import Imported, Note
-from rft.bridges.promptfoo import grader, marked
+from rft.bridges.promptfoo import grader, located_yaml
 from rft.bridges.promptfoo.assertions import Reader
 from rft.bridges.promptfoo.cases import Case, Test, multiplied, prompts, tests
 from rft.bridges.promptfoo.judges import Judged, judged, to_fill
-from rft.bridges.promptfoo.marked import Object, place
+from rft.bridges.promptfoo.located_yaml import LocatedObject, place
 from rft.errors import UserError
 from rft.rows import Line
 from rft.scale import MAX_EXPLOITED
@@ -66,20 +66,20 @@ def read(path: Path, files: Path | None) -> Imported:
     for test in found:
         notes += [Note(f"{where}: {key}", _OTHER) for where, key in test.unused]
         for case in multiplied(test, known, base):
-            row, judge, said = _row(case, base, has_slices=len(known) > 1)
+            row, judge, remarks = _row(case, base, has_slices=len(known) > 1)
             rows.append(Line(json.dumps(row, ensure_ascii=False), test.where))
             asked.append(judge)
-            notes += said
+            notes += remarks
     made = _grader(asked, [json.loads(line.text) for line in rows])
-    made["pass_threshold"], said = _threshold(found)
+    made["pass_threshold"], remarks = _threshold(found)
     if made["pass_threshold"] is None:
         del made["pass_threshold"]
     return Imported(
         origin=f"Promptfoo config {config.get('description') or path.name}",
         rows={"train": rows},
-        alike="vars",
+        same_test_key="vars",
         grader=made,
-        notes=tuple(dict.fromkeys(_inside(base, note) for note in [*notes, *said])),
+        notes=tuple(dict.fromkeys(_inside(base, note) for note in [*notes, *remarks])),
         to_fill=to_fill(asked[0]),
     )
 
@@ -89,42 +89,42 @@ def _inside(base: Path, note: Note) -> Note:
     return note._replace(place=note.place.removeprefix(f"{base}/"))
 
 
-def _config(path: Path) -> Object:
+def _config(path: Path) -> LocatedObject:
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise UserError(f"{path}: is neither YAML nor JSON. Name promptfooconfig.yaml; one in JavaScript is code.")
-    config = marked.load(path)
-    if not isinstance(config, Object):
+    config = located_yaml.load(path)
+    if not isinstance(config, LocatedObject):
         raise UserError(f"{path}:1: holds {type(config).__name__}, expected prompts and tests. Name the config.")
     if "results" in config and "tests" not in config:
         raise UserError(f"{place(config, 'results')}: results of an evaluation, and no config. Name the config's file.")
-    for key, words in _REFUSED.items():
+    for key, why in _REFUSED.items():
         if config.get(key):
-            raise UserError(f"{place(config, key)}: {words}.")
+            raise UserError(f"{place(config, key)}: {why}.")
     _no_references(config)
     return config
 
 
 def _no_references(value: Any) -> None:
-    for key in value if isinstance(value, Object) else ():
+    for key in value if isinstance(value, LocatedObject) else ():
         if key == "$ref":
             raise UserError(f"{place(value, key)}: $ref is not followed. Write out what it names.")
-    for each in value.values() if isinstance(value, Object) else value if isinstance(value, list) else ():
+    for each in value.values() if isinstance(value, LocatedObject) else value if isinstance(value, list) else ():
         _no_references(each)
 
 
 def _row(case: Case, base: Path, has_slices: bool) -> tuple[dict[str, Any], Judged, list[Note]]:
     """Return the row, what a judge is asked about it, and notes."""
     reader = Reader(base, case.variables)
-    ready = [one for given in case.test.assertions for one in reader.read(given)]
-    judge = judged(ready, reader.judged, case.test)
-    row: dict[str, Any] = {"messages": case.messages, "vars": case.variables, "assert": ready}
+    converted = [one for given in case.test.assertions for one in reader.read(given)]
+    judge = judged(converted, reader.judged, case.test)
+    row: dict[str, Any] = {"messages": case.messages, "vars": case.variables, "assert": converted}
     if case.test.threshold is not None:
         row["threshold"] = case.test.threshold
     if judge.asked:
         row["judged"] = [{key: judge.asked[key] for key in ("type", "value")}]
-    if _has_python(ready):
+    if _has_python(converted):
         row["prompt"] = case.text
-    equal = [one["value"] for one in ready if one["type"] == "equals" and isinstance(one["value"], str)]
+    equal = [one["value"] for one in converted if one["type"] == "equals" and isinstance(one["value"], str)]
     if len(equal) == 1:
         row["reference_answer"] = equal[0]
     metadata = case.test.metadata | ({"slice": case.prompt.label} if has_slices else {})
@@ -141,8 +141,8 @@ def _grader(asked: Sequence[Judged], rows: Sequence[Any]) -> dict[str, Any]:
     for one in asked:
         if one.shape != first.shape:
             raise UserError(
-                f"{one.where}: {one.words}, and {first.where} {first.words}. A grader is one for all rows: give every "
-                "test the same judged assertion with the same weights, or import them apart."
+                f"{one.where}: {one.description}, and {first.where} {first.description}. A grader is one for all rows: "
+                "give every test the same judged assertion with the same weights, or import them apart."
             )
     ends = {} if any(_has_python(row["assert"]) for row in rows) else {"range": [0, 1]}
     checks = {"type": "python", "name": "assertions", "source": foreign.text(_SOURCE)} | ends
@@ -153,12 +153,14 @@ def _threshold(found: Sequence[Test]) -> tuple[float | None, list[Note]]:
     """Return the score from which a test has passed, and what is to be said about it."""
     given = [1.0 if test.threshold is None else float(test.threshold) for test in found]
     highest = max(given)
-    said = [Note(f"{found[given.index(highest)].where}: threshold", _THRESHOLDS)] if len(set(given)) > 1 else []
+    remarks = [Note(f"{found[given.index(highest)].where}: threshold", _THRESHOLDS)] if len(set(given)) > 1 else []
     if MAX_EXPLOITED < highest < 1:
-        return highest, said
+        return highest, remarks
     if highest != 1:
-        said.append(Note(f"{found[0].where}: threshold", f"{highest:g} marks nothing: here the highest score passes"))
-    return None, said
+        remarks.append(
+            Note(f"{found[0].where}: threshold", f"{highest:g} marks nothing: here the highest score passes")
+        )
+    return None, remarks
 
 
 __all__ = ["read"]

@@ -16,9 +16,9 @@ from typing import Any
 
 from rft.bridges import foreign, packages
 from rft.bridges.imported import Note
-from rft.bridges.promptfoo import marked, schemas
+from rft.bridges.promptfoo import located_yaml, schemas
 from rft.bridges.promptfoo.grader import BLANKS, CHECKS
-from rft.bridges.promptfoo.marked import Object, place, plain
+from rft.bridges.promptfoo.located_yaml import LocatedObject, place, without_locations
 from rft.bridges.promptfoo.nunjucks import fill, text_of
 from rft.bridges.promptfoo.regex import Unlike, translated
 from rft.errors import UserError, did_you_mean
@@ -78,7 +78,7 @@ class Reader:
         """
         found: list[dict[str, Any]] = []
         for number, assertion in enumerate(given):
-            if not isinstance(assertion, Object) or not isinstance(assertion.get("type"), str):
+            if not isinstance(assertion, LocatedObject) or not isinstance(assertion.get("type"), str):
                 raise UserError(f"{place(given, number)}: assert[{number}] has no type. Write one, such as equals.")
             where, kind = place(assertion, "type"), assertion["type"]
             weight = _number(assertion, "weight", 1)
@@ -98,21 +98,21 @@ class Reader:
                 if base in JUDGED:
                     self._judge(assertion, base, inside)
                 else:
-                    ready = _READY[base](self, assertion, f"{where}: {kind}")
-                    found.append({key: each for key, each in _kept(assertion).items() if key != "value"} | ready)
+                    converted = _CONVERTERS[base](self, assertion, f"{where}: {kind}")
+                    found.append({key: each for key, each in _kept(assertion).items() if key != "value"} | converted)
         return found
 
-    def _set(self, assertion: Object) -> dict[str, Any]:
+    def _set(self, assertion: LocatedObject) -> dict[str, Any]:
         inner = assertion.get("assert")
-        ready = self.read(inner, inside=True) if isinstance(inner, list) else []
-        if sum(each.get("weight", 1) for each in ready) <= 0:
+        converted = self.read(inner, inside=True) if isinstance(inner, list) else []
+        if sum(each.get("weight", 1) for each in converted) <= 0:
             raise UserError(
                 f"{place(assertion)}: the assert-set grades nothing. Add an assertion with a weight above 0."
             )
         _number(assertion, "threshold", 0)
-        return _kept(assertion) | {"assert": ready}
+        return _kept(assertion) | {"assert": converted}
 
-    def _check(self, assertion: Object, kind: str) -> None:
+    def _check(self, assertion: LocatedObject, kind: str) -> None:
         where, base = place(assertion, "type"), kind.removeprefix("not-")
         value = assertion.get("value")
         if isinstance(value, str) and value.startswith("file://") and Path(value.split(":")[1]).suffix in _SCRIPTS:
@@ -129,12 +129,12 @@ class Reader:
                 raise UserError(f"{place(assertion, key)}: {key!r} is no key of an assertion. Remove it.")
         _number(assertion, "threshold", 0)
 
-    def _judge(self, assertion: Object, base: str, inside: bool) -> None:
+    def _judge(self, assertion: LocatedObject, base: str, inside: bool) -> None:
         where = place(assertion, "type")
         inverse = assertion["type"] != base
         if inside or (inverse and base != "llm-rubric"):
-            said = "inside an assert-set" if inside else "with not-, which Promptfoo ignores there"
-            raise UserError(f"{where}: {assertion['type']} {said}. Write it beside the others, without not-.")
+            why = "inside an assert-set" if inside else "with not-, which Promptfoo ignores there"
+            raise UserError(f"{where}: {assertion['type']} {why}. Write it beside the others, without not-.")
         if "rubricPrompt" in assertion:
             raise UserError(f"{place(assertion, 'rubricPrompt')}: {_OWN_PROMPT}")
         value = self._value(assertion)
@@ -150,12 +150,12 @@ class Reader:
         )
 
     # -- values ------------------------------------------------------------------------------------
-    def _value(self, assertion: Object) -> Any:
+    def _value(self, assertion: LocatedObject) -> Any:
         """Fill the value's templates, as Promptfoo does: of a text, and of the texts of a list."""
         where, value = place(assertion, "value"), assertion.get("value")
         if isinstance(value, list):
             return [self._filled(each, where) if isinstance(each, str) else each for each in value]
-        return self._filled(value, where) if isinstance(value, str) else plain(value)
+        return self._filled(value, where) if isinstance(value, str) else without_locations(value)
 
     def _filled(self, value: str, where: str) -> Any:
         if value.startswith("package:"):
@@ -164,25 +164,25 @@ class Reader:
             return fill(value, self.variables, f"{where}: value")
         path = self.base / value.removeprefix("file://")
         if path.suffix in (".json", ".yaml", ".yml"):
-            return plain(marked.load(path))
+            return without_locations(located_yaml.load(path))
         if path.suffix == ".txt":
             return foreign.text(path).strip()
         raise UserError(f"{where}: value is {value!r}, and only .json, .yaml and .txt are read here. Write it out.")
 
-    def equals(self, assertion: Object, where: str) -> dict[str, Any]:
+    def equals(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         if "value" not in assertion:
             raise UserError(f"{where} has no value. Write what the answer must be.")
         value = self._value(assertion)
         return {"value": value if isinstance(value, dict | list | None) else text_of(value, where)}
 
-    def text(self, assertion: Object, where: str) -> dict[str, Any]:
+    def text(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = self._value(assertion)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (isinstance(value, str) and value) and not (is_number and assertion["type"].endswith("contains")):
             raise UserError(f"{where} has the value {value!r}. Write a text that is not empty.")
         return {"value": text_of(value, where)}
 
-    def texts(self, assertion: Object, where: str) -> dict[str, Any]:
+    def texts(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = self._value(assertion)
         if isinstance(value, str):
             value = _by_commas(value, where)
@@ -190,20 +190,20 @@ class Reader:
             raise UserError(f"{where} has the value {value!r}. Write a list of texts.")
         return {"value": [text_of(each, where) for each in value]}
 
-    def regex(self, assertion: Object, where: str) -> dict[str, Any]:
+    def regex(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = self.text(assertion, where)["value"]
         try:
             return {"value": value, "pattern": translated(value)}
         except Unlike as error:
             raise UserError(f"{where} {value[:60]!r} {error}. Write it in another way, or as python.") from None
 
-    def levenshtein(self, assertion: Object, where: str) -> dict[str, Any]:
+    def levenshtein(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = self._value(assertion)
         if not isinstance(value, str):
             raise UserError(f"{where} has the value {value!r}. Write a text in quotes.")
         return {"value": value}
 
-    def word_count(self, assertion: Object, where: str) -> dict[str, Any]:
+    def word_count(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = self._value(assertion)
         ends = [value.get(key, 0) for key in ("min", "max")] if isinstance(value, dict) else [value]
         if isinstance(value, str):
@@ -216,16 +216,16 @@ class Reader:
             raise UserError(f"{where}: min is above max. Exchange them.")
         return {"value": value}
 
-    def is_json(self, assertion: Object, where: str) -> dict[str, Any]:
+    def is_json(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = self._value(assertion)
         if isinstance(value, str) and value:
-            value = plain(marked.parse(value, f"{where}: value"))
+            value = without_locations(located_yaml.parse(value, f"{where}: value"))
         if value is None or value == "":
             return {}
         schemas.check(value, f"{place(assertion, 'value')}: value")
         return {"schema": value}
 
-    def python(self, assertion: Object, where: str) -> dict[str, Any]:
+    def python(self, assertion: LocatedObject, where: str) -> dict[str, Any]:
         value = assertion.get("value")
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{where} has no source. Write an expression of output and context.")
@@ -235,13 +235,13 @@ class Reader:
         if Path(name).suffix != ".py":
             raise UserError(f"{where} names {name!r}. Name a file that ends in .py.")
         source = foreign.text(self.base / name)
-        self.notes += [Note(where, words) for words in packages.missing(source, name)]
+        self.notes += [Note(where, message) for message in packages.missing(source, name)]
         return {"source": source, "function": function or "get_assert", "value": value}
 
 
 _SCRIPTS = {".js", ".cjs", ".mjs", ".ts", ".cts", ".mts", ".rb"}
 _OWN_PROMPT = "rubricPrompt is not taken over. Remove it, and put its words into grader.json afterwards."
-_READY: dict[str, Callable[[Reader, Object, str], dict[str, Any]]] = {
+_CONVERTERS: dict[str, Callable[[Reader, LocatedObject, str], dict[str, Any]]] = {
     "equals": Reader.equals,
     **dict.fromkeys(_TEXTS, Reader.text),
     **dict.fromkeys(_LISTS, Reader.texts),
@@ -253,13 +253,15 @@ _READY: dict[str, Callable[[Reader, Object, str], dict[str, Any]]] = {
 }
 
 
-def _kept(assertion: Object) -> dict[str, Any]:
+def _kept(assertion: LocatedObject) -> dict[str, Any]:
     return {
-        key: plain(assertion[key]) for key in ("type", "value", "weight", "threshold", "config") if key in assertion
+        key: without_locations(assertion[key])
+        for key in ("type", "value", "weight", "threshold", "config")
+        if key in assertion
     }
 
 
-def _number(assertion: Object, key: str, default: float) -> float:
+def _number(assertion: LocatedObject, key: str, default: float) -> float:
     value = assertion.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{place(assertion, key)}: {key} is {value!r}. Write a number.")

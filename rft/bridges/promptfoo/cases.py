@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rft.bridges import foreign
-from rft.bridges.promptfoo import expected, marked
-from rft.bridges.promptfoo.marked import List, Object, place, plain
+from rft.bridges.promptfoo import expected, located_yaml
+from rft.bridges.promptfoo.located_yaml import LocatedList, LocatedObject, place, without_locations
 from rft.bridges.promptfoo.nunjucks import fill, rendered, resolved
 from rft.errors import UserError
 
@@ -76,7 +76,7 @@ class Case:
 
 
 # -- prompts ---------------------------------------------------------------------------------------
-def prompts(config: Object, base: Path) -> list[Prompt]:
+def prompts(config: LocatedObject, base: Path) -> list[Prompt]:
     """Raises UserError for a prompt that is code, or a file that is not there."""
     given = config.get("prompts")
     if isinstance(given, str):
@@ -85,9 +85,9 @@ def prompts(config: Object, base: Path) -> list[Prompt]:
         raise UserError(f"{place(config, 'prompts')}: prompts is missing or empty. Write a list of texts.")
     found = list[Prompt]()
     for number, one in enumerate(given):
-        where = place(given, number) if isinstance(given, List) else place(config, "prompts")
+        where = place(given, number) if isinstance(given, LocatedList) else place(config, "prompts")
         label, raw = None, one
-        if isinstance(one, Object):
+        if isinstance(one, LocatedObject):
             label, raw = one.get("label"), one.get("raw") or one.get("id")
             if extra := set(one) - {"raw", "label", "id"}:
                 raise UserError(f"{where}: a prompt with {sorted(extra)[0]!r}. Leave raw and label.")
@@ -116,7 +116,7 @@ def _prompt(raw: str, label: str | None, base: Path, where: str, number: int) ->
     elif path.suffix == ".md":
         texts = [written]
     else:
-        texts = [json.dumps(marked.load(path), ensure_ascii=False, separators=(",", ":"))]
+        texts = [json.dumps(located_yaml.load(path), ensure_ascii=False, separators=(",", ":"))]
     if not texts:
         raise UserError(f"{path}: holds no prompt. Write one.")
     name = label or path.name
@@ -132,12 +132,12 @@ def _between(text: str) -> list[str]:
 
 
 # -- tests -----------------------------------------------------------------------------------------
-def tests(config: Object, base: Path) -> list[Test]:
+def tests(config: LocatedObject, base: Path) -> list[Test]:
     """Raises UserError naming the line of a test that cannot be read."""
-    default = config.get("defaultTest", Object())
+    default = config.get("defaultTest", LocatedObject())
     if isinstance(default, str):
-        default = marked.load(base / default.removeprefix("file://"))
-    if not isinstance(default, Object):
+        default = located_yaml.load(base / default.removeprefix("file://"))
+    if not isinstance(default, LocatedObject):
         raise UserError(f"{place(config, 'defaultTest')}: defaultTest is no mapping. Write vars, assert and so on.")
     given = config.get("tests")
     found = [_merged(one, default) for one in _each(given, base, place(config, "tests"))]
@@ -146,23 +146,23 @@ def tests(config: Object, base: Path) -> list[Test]:
     return found
 
 
-def _each(given: Any, base: Path, where: str) -> Iterator[Object]:
+def _each(given: Any, base: Path, where: str) -> Iterator[LocatedObject]:
     if isinstance(given, str):
         yield from _of_file(given, base, where)
         return
-    if given is not None and not isinstance(given, List):
+    if given is not None and not isinstance(given, LocatedList):
         raise UserError(f"{where}: tests is {str(given)[:40]!r}. Write a list of tests, or file://NAME.")
     for number, one in enumerate(given or ()):
         assert given is not None
         if isinstance(one, str):
             yield from _of_file(one, base, place(given, number))
-        elif isinstance(one, Object) and "path" not in one:
+        elif isinstance(one, LocatedObject) and "path" not in one:
             yield one
         else:
             raise UserError(f"{place(given, number)}: tests[{number}] is {str(one)[:40]!r}. Write a test with vars.")
 
 
-def _of_file(named: str, base: Path, where: str) -> Iterator[Object]:
+def _of_file(named: str, base: Path, where: str) -> Iterator[LocatedObject]:
     name = named.removeprefix("file://")
     if "://" in name or name.startswith("az:") or Path(name).suffix not in (".yaml", ".yml", ".json", ".jsonl", ".csv"):
         raise UserError(f"{where}: tests {named!r} are made elsewhere. Export them to .yaml, .json, .jsonl or .csv.")
@@ -173,14 +173,14 @@ def _of_file(named: str, base: Path, where: str) -> Iterator[Object]:
         if path.suffix == ".csv":
             yield from _of_csv(path)
             continue
-        loaded = marked.load(path)
+        loaded = located_yaml.load(path)
         for one in loaded if isinstance(loaded, list) else [loaded]:
-            if not isinstance(one, Object):
+            if not isinstance(one, LocatedObject):
                 raise UserError(f"{path}:{getattr(loaded, 'line', 1)}: holds no tests. Write a list of tests.")
             yield one
 
 
-def _of_csv(path: Path) -> Iterator[Object]:
+def _of_csv(path: Path) -> Iterator[LocatedObject]:
     reader = csv.reader(io.StringIO(foreign.text(path), newline=""), strict=True)
     try:
         names, line = next(reader, []), reader.line_num + 1
@@ -195,19 +195,24 @@ def _of_csv(path: Path) -> Iterator[Object]:
         raise UserError(f"{path}:{reader.line_num}: {error}. Fix the quotes.") from None
 
 
-def _merged(test: Object, default: Object) -> Test:
+def _merged(test: LocatedObject, default: LocatedObject) -> Test:
     for one in (default, test):
         for key in one:
             if key in _NO_SCORE:
                 raise UserError(f"{place(one, key)}: {key} {_NO_SCORE[key]}")
             if key not in _KNOWN:
                 raise UserError(f"{place(one, key)}: {key!r} is no key of a test. Remove it.")
-        for key, kind in (("vars", Object), ("options", Object), ("metadata", Object), ("assert", List)):
+        for key, kind in (
+            ("vars", LocatedObject),
+            ("options", LocatedObject),
+            ("metadata", LocatedObject),
+            ("assert", LocatedList),
+        ):
             if one.get(key) is not None and not isinstance(one[key], kind):
                 raise UserError(f"{place(one, key)}: {key} is {str(one[key])[:40]!r}. Write it out in the config.")
-        for key, words in _CHANGES.items():
+        for key, effect in _CHANGES.items():
             if key in (one.get("options") or {}):
-                raise UserError(f"{place(one['options'], key)}: options.{key} {words}. Remove it, or do it in python.")
+                raise UserError(f"{place(one['options'], key)}: options.{key} {effect}. Remove it, or do it in python.")
     options = dict(default.get("options") or {})
     options |= {key: value for key, value in (test.get("options") or {}).items() if value != "" or key not in options}
     own = (test.get("options") or {}).get("disableDefaultAsserts") is True
@@ -217,15 +222,15 @@ def _merged(test: Object, default: Object) -> Test:
     chosen = test.get("prompts", default.get("prompts"))
     unused = [(place(one, key), key) for one in (default, test) for key in ("provider", "providers") if key in one]
     for one in (default, test):
-        given = one.get("options") or Object()
+        given = one.get("options") or LocatedObject()
         unused += [(place(given, key), f"options.{key}") for key in given if key not in _OPTIONS - {"repeat"}]
     return Test(
         where=place(test),
-        variables=(plain(default.get("vars")) or {}) | (plain(test.get("vars")) or {}),
+        variables=(without_locations(default.get("vars")) or {}) | (without_locations(test.get("vars")) or {}),
         assertions=[each for each in ([] if own else [default.get("assert")]) + [test.get("assert")] if each],
         threshold=threshold,
         options=options,
-        metadata=(plain(default.get("metadata")) or {}) | (plain(test.get("metadata")) or {}),
+        metadata=(without_locations(default.get("metadata")) or {}) | (without_locations(test.get("metadata")) or {}),
         prompts=[chosen] if isinstance(chosen, str) else chosen,
         unused=tuple(unused),
     )
@@ -267,7 +272,7 @@ def _loaded(value: Any, base: Path, where: str) -> Any:
         return value
     path = base / value.removeprefix("file://")
     if path.suffix in (".yaml", ".yml"):
-        return json.dumps(marked.load(path), ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(located_yaml.load(path), ensure_ascii=False, separators=(",", ":"))
     if path.suffix in (".txt", ".md", ".json", ".csv", ".html", ".xml") and "*" not in value:
         return foreign.text(path).strip()
     raise UserError(f"{where}: the variable {value!r} is no text. Write its text, or name a .txt file.")
@@ -296,7 +301,7 @@ def _chat(text: str, where: str) -> list[Any] | None:
     """Read a chat that is written as JSON or YAML; None for any other text."""
     start = text.lstrip()
     if start.startswith("- role:"):
-        found = plain(marked.parse(text, f"{where}: prompt"))
+        found = without_locations(located_yaml.parse(text, f"{where}: prompt"))
     elif start.startswith(("[", "{")):
         try:
             found = json.loads(text)

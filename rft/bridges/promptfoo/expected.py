@@ -15,7 +15,7 @@ from typing import Any
 
 from rft.bridges.promptfoo.assertions import JUDGED, LEFT_OUT, REFUSED
 from rft.bridges.promptfoo.grader import CHECKS
-from rft.bridges.promptfoo.marked import List, Object
+from rft.bridges.promptfoo.located_yaml import LocatedList, LocatedObject
 from rft.errors import UserError
 
 _FORM = re.compile(r"((?:not-)?[a-z-]+)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?", re.DOTALL | re.ASCII)
@@ -33,9 +33,9 @@ _HAS_THRESHOLD = {"levenshtein": 0.75}
 """Without a number in parentheses, the CSV form takes this threshold."""
 
 
-def test(row: dict[str, str], file: str, line: int) -> Object:
+def test(row: dict[str, str], file: str, line: int) -> LocatedObject:
     """Return the test of a row. Raises UserError naming the column."""
-    found, asserts = _object(file, line), List()
+    found, asserts = _object(file, line), LocatedList()
     asserts.file, asserts.line, asserts.lines = file, line, []
     variables, options, metadata = (_object(file, line) for _ in range(3))
     for name, value in ((key.strip(), value) for key, value in row.items()):
@@ -63,7 +63,7 @@ def test(row: dict[str, str], file: str, line: int) -> Object:
     return _filled(found, {"vars": variables, "assert": asserts, "options": options, "metadata": metadata})
 
 
-def _assertion(text: str, file: str, line: int, column: str) -> Object:
+def _assertion(text: str, file: str, line: int, column: str) -> LocatedObject:
     found = _object(file, line)
     kind, _, rest = text.partition(":")
     if kind in ("grade", "llm-rubric"):
@@ -86,12 +86,12 @@ def _assertion(text: str, file: str, line: int, column: str) -> Object:
     return found
 
 
-def _object(file: str, line: int) -> Object:
-    found = Object()
+def _object(file: str, line: int) -> LocatedObject:
+    found = LocatedObject()
     found.file, found.line, found.lines = file, line, {}
     return found
 
 
-def _filled(found: Object, values: dict[str, Any]) -> Object:
+def _filled(found: LocatedObject, values: dict[str, Any]) -> LocatedObject:
     found.update(values)
     return found

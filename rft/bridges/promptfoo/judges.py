@@ -49,7 +49,7 @@ class Judged:
         return (*(self.asked[key] for key in keys), self.beside) if self.asked else ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         if not self.asked:
             return "asks no judge"
         negated = "not-" if self.asked["inverse"] else ""
@@ -83,10 +83,10 @@ class Judged:
         } | ({"range": [0, 1]} if "range" in checks else {})
 
 
-def judged(ready: Sequence[Mapping[str, Any]], asked: Sequence[dict[str, Any]], test: Test) -> Judged:
+def judged(converted: Sequence[Mapping[str, Any]], asked: Sequence[dict[str, Any]], test: Test) -> Judged:
     """Raises UserError for a test that nothing grades, or that asks twice."""
-    beside = sum(one.get("weight", 1) for one in ready)
-    if not ready and not asked:
+    beside = sum(one.get("weight", 1) for one in converted)
+    if not converted and not asked:
         raise UserError(f"{test.where}: assert is missing or empty, so nothing grades the test. Add an assertion.")
     if len(asked) > 1:
         raise UserError(f"{asked[1]['where']}: a second judged assertion. Write what both look for into one.")

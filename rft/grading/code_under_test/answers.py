@@ -23,25 +23,25 @@ from typing import Any
 
 def main() -> None:
     """Read all, then call."""
-    order = json.loads(sys.stdin.buffer.readline())
+    job = json.loads(sys.stdin.buffer.readline())
     calls = [json.loads(line) for line in sys.stdin.buffer]
     channel = os.dup(1)  # only we write to it; what the candidate prints goes to stderr
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     _write(channel, {"started": True})
-    sys.path.append(order["folder"])
+    sys.path.append(job["folder"])
     try:
-        function = getattr(importlib.import_module(order["module"]), order["function"])
+        function = getattr(importlib.import_module(job["module"]), job["function"])
     except BaseException as error:
-        _write(channel, {"loaded": False, "raised": _said(error)})
+        _write(channel, {"loaded": False, "raised": _describe(error)})
         return
     _write(channel, {"loaded": True})
     for case, arguments in enumerate(calls):
         try:
             line = _line({"case": case, "value": _with_text_keys(function(*arguments))})
         except BaseException as error:
-            line = _line({"case": case, "raised": _said(error)})
+            line = _line({"case": case, "raised": _describe(error)})
         _send(channel, line)
 
 
@@ -58,12 +58,12 @@ def _with_text_keys(value: Any) -> Any:
     return value
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
-        words = str(error)
+        text = str(error)
     except BaseException:
-        words = ""
-    return f"{type(error).__name__}: {words}"[:300]
+        text = ""
+    return f"{type(error).__name__}: {text}"[:300]
 
 
 def _line(value: Any) -> bytes:

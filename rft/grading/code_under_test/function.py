@@ -27,7 +27,7 @@ from typing import Any
 
 from rft.errors import InfrastructureError, UserError
 from rft.grading.code_under_test import plain
-from rft.grading.code_under_test.verdict import MOST_FAILURES, Verdict, clip, ended
+from rft.grading.code_under_test.verdict import MOST_FAILURES, Verdict, clip, exit_reason
 from rft.sandbox import command
 from rft.sandbox.call import Outcome
 from rft.sandbox.limits import Limits
@@ -92,8 +92,8 @@ async def check_function(
         raise UserError("A check without cases would accept everything. Give at least one case.")
     calls = [plain.checked(list(case.arguments), f"the input of case {number}") for number, case in enumerate(cases)]
     expected = [plain.checked(case.expected, f"the answer of case {number}") for number, case in enumerate(cases)]
-    order = {"folder": command.WORKSPACE, "module": candidate.module, "function": candidate.function}
-    stdin = b"".join(json.dumps(line).encode() + b"\n" for line in (order, *calls))
+    job = {"folder": command.WORKSPACE, "module": candidate.module, "function": candidate.function}
+    stdin = b"".join(json.dumps(line).encode() + b"\n" for line in (job, *calls))
     base = await Base.empty(command.python_folders())
     try:
         async with create(Spec(base, limits, allow_weaker=allow_weaker)) as sandbox:
@@ -101,7 +101,7 @@ async def check_function(
                 for path, content in candidate.files.items():
                     await sandbox.write_file(path, content)
             except Refusal as refusal:
-                return Verdict(0, len(cases), "policy_error", f"its files cannot be written: {refusal}")
+                return Verdict(0, len(cases), "unjudgeable_answer", f"its files cannot be written: {refusal}")
             source = _RUNNER.read_text(encoding="utf-8")
             outcome = await sandbox.exec([sys.executable, "-I", "-B", "-c", source], stdin)
     finally:
@@ -115,23 +115,25 @@ def judge_answers(
     """Compare the answers. Raises InfrastructureError when the candidate never began."""
     first, *lines = outcome.stdout.split(b"\n")
     if first != b'{"started": true}':
-        said = clip(outcome.stderr.decode("utf-8", "replace").strip())
-        raise InfrastructureError(f"Python did not start in the sandbox ({ended(outcome) or 'no reason'}): {said}")
-    of, why = len(calls), ended(outcome)
+        errors = clip(outcome.stderr.decode("utf-8", "replace").strip())
+        raise InfrastructureError(
+            f"Python did not start in the sandbox ({exit_reason(outcome) or 'no reason'}): {errors}"
+        )
+    of, why = len(calls), exit_reason(outcome)
     last = lines.pop() if lines else b""
     if outcome.truncated or (last and not why):
-        return Verdict(0, of, "policy_error", why or "wrote something that is no answer")
+        return Verdict(0, of, "unjudgeable_answer", why or "wrote something that is no answer")
     if not lines:
-        return Verdict(0, of, "policy_error", why or "ended while its module was loaded")
+        return Verdict(0, of, "unjudgeable_answer", why or "ended while its module was loaded")
     try:
         loaded, *answers = map(plain.read, lines)
     except plain.NotPlain as error:
-        return Verdict(0, of, "policy_error", f"wrote something that is no answer: {clip(str(error))}")
+        return Verdict(0, of, "unjudgeable_answer", f"wrote something that is no answer: {clip(str(error))}")
     if loaded != {"loaded": True} or loaded["loaded"] is not True:
-        said = loaded.get("raised") if isinstance(loaded, dict) else None
-        return Verdict(0, of, "policy_error", f"cannot be loaded: {clip(str(said or 'it does not say why'))}")
+        raised = loaded.get("raised") if isinstance(loaded, dict) else None
+        return Verdict(0, of, "unjudgeable_answer", f"cannot be loaded: {clip(str(raised or 'it does not say why'))}")
     if len(answers) > of or not all(_is_answer(answer, case) for case, answer in enumerate(answers)):
-        return Verdict(0, of, "policy_error", "wrote something that is no answer")
+        return Verdict(0, of, "unjudgeable_answer", "wrote something that is no answer")
     failures: list[str] = []
     passed = 0
     for case, answer in enumerate(answers):
@@ -143,7 +145,7 @@ def judge_answers(
             failures.append(f"{clip(called)} {clip(got)}, expected {clip(json.dumps(expected[case]))}")
     if len(answers) < of:
         why = why or "ended before its last answer"
-    return Verdict(passed, of, "policy_error" if why else "ok", why, tuple(failures[:MOST_FAILURES]))
+    return Verdict(passed, of, "unjudgeable_answer" if why else "ok", why, tuple(failures[:MOST_FAILURES]))
 
 
 def _shown(value: Any) -> str:

@@ -39,7 +39,7 @@ from typing import Any
 from rft.errors import InfrastructureError, UserError
 from rft.grading.code_under_test import plain
 from rft.grading.code_under_test.patch import Patch
-from rft.grading.code_under_test.verdict import Verdict, clip, ended
+from rft.grading.code_under_test.verdict import Verdict, clip, exit_reason
 from rft.sandbox import command
 from rft.sandbox.call import Outcome
 from rft.sandbox.limits import Limits
@@ -76,7 +76,7 @@ async def run_hidden_tests(
     nonce = os.urandom(16).hex()
     where = command.WORKSPACE if folder in ("", ".") else f"{command.WORKSPACE}/{folder}"
     remote = (_HERE / "remote.py").read_text(encoding="utf-8")
-    order = {"nonce": nonce, "tests": dict(tests), "modules": list(modules), "folder": where, "remote": remote}
+    job = {"nonce": nonce, "tests": dict(tests), "modules": list(modules), "folder": where, "remote": remote}
     async with create(Spec(base, limits, _ENV, allow_weaker)) as sandbox:
         try:
             if patch.deleted:
@@ -84,10 +84,10 @@ async def run_hidden_tests(
             for path, content in patch.files.items():
                 await sandbox.write_file(path, content)
         except Refusal as refusal:
-            return Verdict(0, 1, "policy_error", f"its files cannot be written: {refusal}")
+            return Verdict(0, 1, "unjudgeable_answer", f"its files cannot be written: {refusal}")
         source = (_HERE / "tests_inside.py").read_text(encoding="utf-8")
         argv = [sys.executable, "-I", "-B", "-c", source]
-        outcome = await sandbox.exec(argv, json.dumps(order).encode() + b"\n", cwd=".")
+        outcome = await sandbox.exec(argv, json.dumps(job).encode() + b"\n", cwd=".")
     return judge_report(outcome, nonce, num_tests)
 
 
@@ -96,30 +96,30 @@ def judge_report(outcome: Outcome, nonce: str, num_tests: int | None = None) -> 
     lines = outcome.stdout.split(b"\n")
     if lines[0] != b'{"started": true}':
         _raise_not_started(lines[0], outcome)
-    why = ended(outcome)
+    why = exit_reason(outcome)
     if why:
-        return Verdict(0, 1, "policy_error", why)
+        return Verdict(0, 1, "unjudgeable_answer", why)
     try:
         report = plain.read(lines[1]) if len(lines) == 3 and not lines[2] else None
     except plain.NotPlain:
         report = None
     if not isinstance(report, dict) or report.get("nonce") != nonce:
-        return Verdict(0, 1, "policy_error", "the tests did not get to their end")
+        return Verdict(0, 1, "unjudgeable_answer", "the tests did not get to their end")
     passed, failed = _count(report, "passed"), _count(report, "failed")
     if passed + failed == 0 or num_tests not in (None, passed + failed):
         return Verdict(0, num_tests or 1, "ok", f"{passed + failed} tests ran, of {num_tests or 'at least 1'}")
-    return Verdict(passed, passed + failed, "ok", failures=tuple(clip(str(said)) for said in report["failures"]))
+    return Verdict(passed, passed + failed, "ok", failures=tuple(clip(str(failure)) for failure in report["failures"]))
 
 
 def _raise_not_started(line: bytes, outcome: Outcome) -> None:
     try:
-        said = plain.read(line)
+        found = plain.read(line)
     except plain.NotPlain:
-        said = None
-    if isinstance(said, dict) and said.get("why"):
-        raise InfrastructureError(f"Hidden tests cannot be run in the sandbox: {said['why']}.")
-    words = clip(outcome.stderr.decode("utf-8", "replace").strip())
-    raise InfrastructureError(f"Python did not start in the sandbox ({ended(outcome) or 'no reason'}): {words}")
+        found = None
+    if isinstance(found, dict) and found.get("why"):
+        raise InfrastructureError(f"Hidden tests cannot be run in the sandbox: {found['why']}.")
+    errors = clip(outcome.stderr.decode("utf-8", "replace").strip())
+    raise InfrastructureError(f"Python did not start in the sandbox ({exit_reason(outcome) or 'no reason'}): {errors}")
 
 
 def _count(report: dict[str, Any], name: str) -> int:

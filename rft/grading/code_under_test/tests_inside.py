@@ -29,7 +29,7 @@ _PR_SET_DUMPABLE = 4
 
 def main() -> None:
     """Read the tests, close this process to others, and run them."""
-    order = json.loads(sys.stdin.buffer.readline())
+    job = json.loads(sys.stdin.buffer.readline())
     channel = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -42,13 +42,13 @@ def main() -> None:
     except ImportError:
         _write(channel, {"started": False, "why": "pytest is not installed, so install it: pip install pytest"})
         return
-    remote = _module("remote", order["remote"])
+    remote = _module("remote", job["remote"])
     _write(channel, {"started": True})
-    serve = order["remote"] + f"\nserve_candidate({order['folder']!r})\n"
+    serve = job["remote"] + f"\nserve_candidate({job['folder']!r})\n"
     line = remote.Line([sys.executable, "-I", "-B", "-c", serve])
-    sys.meta_path.insert(0, remote.Finder(line, order["modules"]))
-    found = _run(pytest, order["tests"])
-    _write(channel, {"nonce": order["nonce"], **found})
+    sys.meta_path.insert(0, remote.Finder(line, job["modules"]))
+    found = _run(pytest, job["tests"])
+    _write(channel, {"nonce": job["nonce"], **found})
 
 
 def _run(pytest: Any, tests: dict[str, str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What a check of code found, and how it becomes a grade.
 
 A candidate that crashes, or that uses more time or memory than it may, has failed by its own doing:
-that is a `policy_error` with the lowest score. A sandbox that cannot be made says nothing of the
-candidate: that is an InfrastructureError, and no score.
+that is an `unjudgeable_answer` with the lowest score. A sandbox that cannot be made says nothing of
+the candidate: that is an InfrastructureError, and no score.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Verdict:
 
     passed: int
     of: int
-    status: Literal["ok", "policy_error"]
-    """`policy_error`: the candidate did not get to the end."""
+    status: Literal["ok", "unjudgeable_answer"]
+    """`unjudgeable_answer`: the candidate did not get to the end."""
     why: str = ""
     """How it ended, if not well."""
     failures: tuple[str, ...] = ()
@@ -45,13 +45,13 @@ class Verdict:
         """Give the highest score for all checks, else the lowest. A share of the checks earns
         nothing: what passes some by chance would be learned."""
         score = scale.high if self.solved else scale.low
-        said = f"{self.passed} of {self.of} checks passed" + (f": {self.why}" if self.why else "")
+        explanation = f"{self.passed} of {self.of} checks passed" + (f": {self.why}" if self.why else "")
         return Scored(
             score,
-            GradeStatus.ok if self.status == "ok" else GradeStatus.policy_error,
+            GradeStatus.ok if self.status == "ok" else GradeStatus.unjudgeable_answer,
             solved=self.solved,
             components={"outcome": score},
-            explanation=said,
+            explanation=explanation,
             evidence=self.failures,
         )
 
@@ -64,7 +64,7 @@ async def graded(check: Awaitable[Verdict], scale: Scale) -> Grade:
         return Unscored(GradeStatus.infra_error, str(error))
 
 
-def ended(outcome: Outcome) -> str:
+def exit_reason(outcome: Outcome) -> str:
     """Say which limit stopped a call, or nothing."""
     if outcome.timed_out:
         return "stopped at the time limit"

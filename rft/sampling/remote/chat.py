@@ -56,7 +56,7 @@ class ChatPolicy:
         self.tools, self.model, self.connection = list(tools), section.model, Connection(section)
         self.is_reasoning = section.dialect == "openai_reasoning"
         self.longest: int | None = None
-        """The endpoint's longest context, once `ask_limit` has asked; None: it does not say."""
+        """The endpoint's longest context, once `fetch_context_limit` has asked; None: unknown."""
         self._timeout_s = section.timeout_s
         self._longest_tried = 0
 
@@ -67,21 +67,25 @@ class ChatPolicy:
         await self.connection.close()
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> list[ChatDialogue]:
         if self.is_reasoning and temperature == 0:
-            _say_not_greedy(self.connection.url, self.model)
-        limit = self.limit(max_tokens)
+            _warn_not_greedy(self.connection.url, self.model)
+        limit = self.limit(max_context_tokens)
         pairs = zip(openings, seeds, strict=True)
         return [ChatDialogue(self, opening, seed, temperature, limit) for opening, seed in pairs]
 
     # -- before the first batch --------------------------------------------------------------------
-    def limit(self, max_tokens: int | None) -> int | None:
+    def limit(self, configured: int | None) -> int | None:
         """Return the limit of a whole context; None: we set none. Raises ConfigError for one that
         the endpoint does not take."""
-        return context.limit(max_tokens, self.longest)
+        return context.limit(configured, self.longest)
 
-    async def ask_limit(self, max_tokens: int | None) -> None:
+    async def fetch_context_limit(self, max_context_tokens: int | None) -> None:
         """Ask once how long a context the endpoint takes. One that does not list our model does not
         say."""
         try:
@@ -89,15 +93,15 @@ class ChatPolicy:
         except Refused as refused:
             if refused.status not in ABSENT:
                 raise
-        self.limit(max_tokens)
+        self.limit(max_context_tokens)
 
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
+    async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
         """Let the server count tokens if it can; else try the opening with the most characters,
         with a turn of one token."""
         if not openings:
             return
         sizes = [len(json.dumps(self.asked(opening))) for opening in openings]
-        longest, limit = openings[sizes.index(max(sizes))], self.limit(max_tokens)
+        longest, limit = openings[sizes.index(max(sizes))], self.limit(max_context_tokens)
         if limit is not None and await self._count(longest) is not None:
             counts = await asyncio.gather(*map(self._count, openings))
             for opening, count in zip(openings, counts, strict=True):
@@ -141,7 +145,7 @@ class ChatPolicy:
 
 
 def is_too_long(refused: Refused) -> bool:
-    return refused.status == 400 and any(words in refused.body for words in TOO_LONG)
+    return refused.status == 400 and any(part in refused.body for part in TOO_LONG)
 
 
 def too_long(opening: Opening, refused: Refused) -> UserError:
@@ -153,8 +157,8 @@ def too_long(opening: Opening, refused: Refused) -> UserError:
 
 
 @cache
-def _say_not_greedy(url: str, model: str) -> None:
-    progress.say(
+def _warn_not_greedy(url: str, model: str) -> None:
+    progress.print_line(
         "server",
         f"{model} at {url} takes no temperature (dialect openai_reasoning): its greedy rollouts are sampled as "
         "it likes",

@@ -72,7 +72,7 @@ class Connection:
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
             self._loop = None
-            await self._life.aclose()
+            await self._session_lifetime.aclose()
 
     async def post(self, path: str, body: dict[str, Any], deadline_s: float, read: Callable[[bytes], T]) -> T:
         """Post a body and return what `read` makes of the reply; Malformed is retried. Raises
@@ -121,7 +121,7 @@ class Connection:
             asyncio.timeout(left_s),
             self._slots,
             asyncio.timeout(self._section.timeout_s),
-            self._heard(path, left_s),
+            self._reporting_wait(path, left_s),
             # A redirect would carry the key to an address that nobody declared.
             session.request(method, self.url + path, data=payload, headers=sent, allow_redirects=False) as response,
         ):
@@ -134,21 +134,23 @@ class Connection:
         raise self.refusal(path, response.status, shown)
 
     @asynccontextmanager
-    async def _heard(self, path: str, left_s: float) -> AsyncGenerator[None]:
+    async def _reporting_wait(self, path: str, left_s: float) -> AsyncGenerator[None]:
         """Say once, while the first reply is still awaited, for whose and for how long."""
-        notice = asyncio.get_running_loop().call_later(QUIET_S, self._say_quiet, path, left_s)
+        notice = asyncio.get_running_loop().call_later(QUIET_S, self._report_wait, path, left_s)
         try:
             yield
             self._known.add(path)
         finally:
             notice.cancel()
 
-    def _say_quiet(self, path: str, left_s: float) -> None:
+    def _report_wait(self, path: str, left_s: float) -> None:
         if path not in self._known:
             self._known.add(path)
             limits = {"policy.server.timeout_s": self._section.timeout_s, "the turn's deadline": left_s}
             key, limit_s = min(limits.items(), key=lambda each: round(each[1], 1))
-            progress.say("server", f"waits for a first reply from {self.url}{path}, for up to {limit_s:.0f} s ({key})")
+            progress.print_line(
+                "server", f"waits for a first reply from {self.url}{path}, for up to {limit_s:.0f} s ({key})"
+            )
 
     def refusal(self, path: str, status: int, why: str) -> Refused:
         why = self._shown(why)
@@ -166,8 +168,8 @@ class Connection:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),
             )
-            self._life = _until_the_loop_ends(self._open)
-            await anext(self._life)
+            self._session_lifetime = _until_the_loop_ends(self._open)
+            await anext(self._session_lifetime)
         return self._open
 
     def _explain(self, error: Exception) -> str:
@@ -183,18 +185,18 @@ def _pause_s(attempt: int) -> float:
     return min(LONGEST_BACKOFF_S, BACKOFF_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.5)
 
 
-_OPEN: set[aiohttp.ClientSession] = set()
+_OPEN_SESSIONS: set[aiohttp.ClientSession] = set()
 """Keeps a session whose policy was dropped, so that its loop closes it, and not the garbage
 collector, which complains."""
 
 
 async def _until_the_loop_ends(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
-    _OPEN.add(session)
+    _OPEN_SESSIONS.add(session)
     try:
         yield
     finally:
         await session.close()
-        _OPEN.discard(session)
+        _OPEN_SESSIONS.discard(session)
 
 
 def parsed(body: bytes) -> Any:

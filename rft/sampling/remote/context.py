@@ -24,8 +24,8 @@ async def served(connection: Connection) -> dict[str, int | None]:
 
 
 def _length(model: dict[str, object]) -> int | None:
-    said = [value for name in FIELDS if type(value := model.get(name)) is int and value > 0]
-    return said[0] if said else None
+    lengths = [value for name in FIELDS if type(value := model.get(name)) is int and value > 0]
+    return lengths[0] if lengths else None
 
 
 def limit(configured: int | None, longest: int | None) -> int | None:

@@ -1,7 +1,7 @@
 """The token routes of vLLM and SGLang: their requests, and their replies, read strictly.
 
-    Ask -> body of the request                  ids, sampling parameters, a seed, the adapter
-    reply -> Said                               ids, one finite log-probability each, whether the
+    GenerateRequest -> body of the request      ids, sampling parameters, a seed, the adapter
+    reply -> ServerTurn                         ids, one finite log-probability each, whether the
                                                 turn ended, the context it was sampled from
 
     GENERATE      vLLM's tokens in, tokens out: /inference/v1/generate
@@ -28,7 +28,7 @@ ROUNDING = 1e-3  # a log-probability may come out this much above 0
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerateRequest:
     """One turn: sample at most `max_new` tokens after `ids`. `adapter`: a LoRA's name at the
     server; `salt` keeps its versions' caches apart."""
 
@@ -45,7 +45,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ServerTurn:
     """The turn that a server sampled."""
 
     ids: tuple[int, ...]
@@ -61,16 +61,16 @@ class Route:
     """An address below the server's, with its request's body and its reply's reader."""
 
     path: str
-    body: Callable[[Ask], dict[str, Any]]
-    read: Callable[[Any, Ask], Said]
+    body: Callable[[GenerateRequest], dict[str, Any]]
+    read: Callable[[Any, GenerateRequest], ServerTurn]
 
 
 # -- vLLM ------------------------------------------------------------------------------------------
-def _vllm_sampling(ask: Ask) -> dict[str, Any]:
+def _vllm_sampling(request: GenerateRequest) -> dict[str, Any]:
     sampling = {
-        "max_tokens": ask.max_new,
-        "temperature": ask.temperature,
-        "seed": ask.seed,
+        "max_tokens": request.max_new,
+        "temperature": request.temperature,
+        "seed": request.seed,
         "n": 1,
         "top_p": 1.0,
         "top_k": -1,
@@ -81,23 +81,23 @@ def _vllm_sampling(ask: Ask) -> dict[str, Any]:
         "logprobs": 0,  # that of the sampled token alone
         # Our end tokens only, as in the in-process engine: the model's own list may hold others.
         "ignore_eos": True,
-        "stop_token_ids": list(ask.end_ids),
+        "stop_token_ids": list(request.end_ids),
         "skip_special_tokens": False,
     }
-    return {**sampling, "allowed_token_ids": list(ask.only_ids)} if ask.only_ids else sampling
+    return {**sampling, "allowed_token_ids": list(request.only_ids)} if request.only_ids else sampling
 
 
-def _generate_body(ask: Ask) -> dict[str, Any]:
+def _generate_body(request: GenerateRequest) -> dict[str, Any]:
     body = {
-        "model": ask.adapter or ask.model,
-        "token_ids": list(ask.ids),
-        "sampling_params": _vllm_sampling(ask),
+        "model": request.adapter or request.model,
+        "token_ids": list(request.ids),
+        "sampling_params": _vllm_sampling(request),
         "stream": False,
     }
-    return {**body, "cache_salt": ask.salt} if ask.salt else body
+    return {**body, "cache_salt": request.salt} if request.salt else body
 
 
-def _read_generate(reply: Any, ask: Ask) -> Said:
+def _read_generate(reply: Any, request: GenerateRequest) -> ServerTurn:
     choice = only_choice(reply)
     content = field(choice, "logprobs.content", list)
     scores = [field(one, "logprob") for one in content]
@@ -109,58 +109,60 @@ def _read_generate(reply: Any, ask: Ask) -> Said:
         is_other = name.startswith("token_id:") and name != f"token_id:{token}"
         if is_other or entry.get("token_id", token) != token:
             raise Malformed("the log-probabilities are those of other tokens than token_ids")
-    return _said_by_vllm(reply, choice, ids, scores, ask)
+    return _vllm_turn(reply, choice, ids, scores, request)
 
 
-def _completions_body(ask: Ask) -> dict[str, Any]:
+def _completions_body(request: GenerateRequest) -> dict[str, Any]:
     body = {
-        "model": ask.adapter or ask.model,
-        "prompt": list(ask.ids),
-        **_vllm_sampling(ask),
+        "model": request.adapter or request.model,
+        "prompt": list(request.ids),
+        **_vllm_sampling(request),
         "return_token_ids": True,
         "stream": False,
     }
-    return {**body, "cache_salt": ask.salt} if ask.salt else body
+    return {**body, "cache_salt": request.salt} if request.salt else body
 
 
-def _read_completions(reply: Any, ask: Ask) -> Said:
+def _read_completions(reply: Any, request: GenerateRequest) -> ServerTurn:
     choice = only_choice(reply)
     ids, scores = field(choice, "token_ids", list), field(choice, "logprobs.token_logprobs", list)
-    return _said_by_vllm(reply, choice, ids, scores, ask)
+    return _vllm_turn(reply, choice, ids, scores, request)
 
 
-def _said_by_vllm(reply: Any, choice: dict[str, Any], ids: Any, scores: Sequence[Any], ask: Ask) -> Said:
-    _same_length(reply.get("usage"), ask)
+def _vllm_turn(
+    reply: Any, choice: dict[str, Any], ids: Any, scores: Sequence[Any], request: GenerateRequest
+) -> ServerTurn:
+    _same_length(reply.get("usage"), request)
     finish, matched = choice.get("finish_reason"), choice.get("stop_reason")
-    made = said(ids, scores, finish, matched, choice.get("prompt_token_ids"), ask)
+    made = server_turn(ids, scores, finish, matched, choice.get("prompt_token_ids"), request)
     return replace(made, cached=cached_tokens(reply.get("usage")))
 
 
 # -- SGLang ----------------------------------------------------------------------------------------
-def _sglang_body(ask: Ask) -> dict[str, Any]:
+def _sglang_body(request: GenerateRequest) -> dict[str, Any]:
     sampling = {
-        "max_new_tokens": ask.max_new,
-        "temperature": ask.temperature,
-        "sampling_seed": ask.seed,  # honored under --enable-deterministic-inference
+        "max_new_tokens": request.max_new,
+        "temperature": request.temperature,
+        "sampling_seed": request.seed,  # honored under --enable-deterministic-inference
         "n": 1,
         "top_p": 1.0,
         "top_k": -1,
         "min_p": 0.0,
-        "stop_token_ids": list(ask.end_ids),
+        "stop_token_ids": list(request.end_ids),
         "skip_special_tokens": False,
         "no_stop_trim": True,
     }
     body = {
-        "input_ids": list(ask.ids),
+        "input_ids": list(request.ids),
         "sampling_params": sampling,
         "return_logprob": True,
         "logprob_start_len": -1,
         "stream": False,
     }
-    return {**body, "lora_path": ask.adapter} if ask.adapter else body
+    return {**body, "lora_path": request.adapter} if request.adapter else body
 
 
-def _read_sglang(reply: Any, ask: Ask) -> Said:
+def _read_sglang(reply: Any, request: GenerateRequest) -> ServerTurn:
     """Read ids from the log-probabilities, (logprob, id, text); `output_ids`, which older versions
     leave out, must agree."""
     pairs = field(reply, "meta_info.output_token_logprobs", list)
@@ -171,8 +173,8 @@ def _read_sglang(reply: Any, ask: Ask) -> Said:
         raise Malformed("output_ids are other tokens than those of meta_info.output_token_logprobs")
     finish = field(reply, "meta_info.finish_reason", dict)
     meta = reply["meta_info"]
-    _same_length(meta, ask)
-    made = said(ids, [pair[0] for pair in pairs], finish.get("type"), finish.get("matched"), None, ask)
+    _same_length(meta, request)
+    made = server_turn(ids, [pair[0] for pair in pairs], finish.get("type"), finish.get("matched"), None, request)
     return replace(made, cached=within(meta.get("cached_tokens"), meta.get("prompt_tokens")))
 
 
@@ -222,20 +224,22 @@ def token_ids(ids: Any) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def said(ids: Any, scores: Sequence[Any], finish: Any, matched: Any, context_ids: Any, ask: Ask) -> Said:
+def server_turn(
+    ids: Any, scores: Sequence[Any], finish: Any, matched: Any, context_ids: Any, request: GenerateRequest
+) -> ServerTurn:
     ids, logprobs = tokens(ids, scores)
     if finish not in ("stop", "length"):
         raise Malformed(f"finish_reason is {finish!r}, expected 'stop' or 'length'")
-    if len(ids) > ask.max_new:
-        raise Malformed(f"{len(ids)} tokens where at most {ask.max_new} were asked for")
-    if finish == "stop" and ids[-1] not in ask.end_ids and matched != ids[-1]:
+    if len(ids) > request.max_new:
+        raise Malformed(f"{len(ids)} tokens where at most {request.max_new} were asked for")
+    if finish == "stop" and ids[-1] not in request.end_ids and matched != ids[-1]:
         raise InfrastructureError(
             f"policy.server: a turn stopped after token {ids[-1]}, which is not an end token of the chat template "
-            f"{list(ask.end_ids)}: the server cuts the end token off, or stops at strings of its own. Start it "
+            f"{list(request.end_ids)}: the server cuts the end token off, or stops at strings of its own. Start it "
             "without stop strings, with the model folder's own tokenizer."
         )
     echo = None if context_ids is None else token_ids(context_ids)
-    return Said(ids, logprobs, finish == "stop" or ids[-1] in ask.end_ids, echo)
+    return ServerTurn(ids, logprobs, finish == "stop" or ids[-1] in request.end_ids, echo)
 
 
 def cached_tokens(usage: Any) -> int:
@@ -250,11 +254,11 @@ def within(count: Any, most: Any) -> int:
     return count if type(count) is int and type(most) is int and 0 <= count <= most else 0
 
 
-def _same_length(usage: Any, ask: Ask) -> None:
+def _same_length(usage: Any, request: GenerateRequest) -> None:
     """Raises InfrastructureError if the server's count of the prompt shows that it cut it."""
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    if count is not None and count != len(ask.ids):
+    if count is not None and count != len(request.ids):
         raise InfrastructureError(
-            f"policy.server: of a context of {len(ask.ids)} tokens the server took {count}. Switch off its "
+            f"policy.server: of a context of {len(request.ids)} tokens the server took {count}. Switch off its "
             "truncation, or lower rollout.max_tokens."
         )

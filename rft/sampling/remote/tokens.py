@@ -34,13 +34,13 @@ from rft.errors import ConfigError, InfrastructureError, UserError
 from rft.rollouts.policy import PolicyFailed
 from rft.sampling.remote import context
 from rft.sampling.remote.connection import Connection, Refused, parsed
-from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, Ask, Route, Said
+from rft.sampling.remote.routes import COMPLETIONS, GENERATE, SGLANG, GenerateRequest, Route, ServerTurn
 from rft.types import Opening, Sampled, ToolCall, ToolResult, Usage
 from rft.wire.contract import Malformed
 
 log = logging.getLogger("rft.sampling.remote")
 
-LONG_REPLY = 10_000  # characters
+LONG_RESULTS = 10_000  # characters
 NO_MODEL = "does not exist"
 """How vLLM refuses a model or adapter that it does not have; a route that it lacks is `Not
 Found`."""
@@ -67,12 +67,12 @@ class TokenPolicy:
     def __init__(self, section: config.PolicyServer, chat: Chat, end_ids: Sequence[int]) -> None:
         self.chat, self.end_ids = chat, tuple(end_ids)
         self.longest: int | None = None
-        """The server's longest context, once `ask_limit` has asked."""
+        """The server's longest context, once `fetch_context_limit` has asked."""
         self.version: int | None = None
         """The version of `update`'s adapter; None: the weights that the server was started with."""
         self._section, self._connection = section, Connection(section)
         self._routes: list[Route] = [SGLANG] if section.kind == "sglang" else [GENERATE, COMPLETIONS]
-        self._given: Adapter | None = None
+        self._adapter: Adapter | None = None
         """The adapter that all turns are sampled with."""
         self._is_missing = False
         """The server does not have it: it did not answer, or was started again."""
@@ -84,47 +84,51 @@ class TokenPolicy:
     async def __aexit__(self, *exc: object) -> None:
         await self._connection.close()
 
-    def limit(self, max_tokens: int | None) -> int:
+    def limit(self, configured: int | None) -> int:
         """Return the limit of a whole context. Raises ConfigError for one that the server does not
         take, or if neither it nor params.yaml sets one."""
-        if (found := context.limit(max_tokens, self.longest)) is None:
+        if (found := context.limit(configured, self.longest)) is None:
             raise context.unknown(self._section)
         return found
 
-    async def check_openings(self, openings: Sequence[Opening], max_tokens: int | None) -> None:
-        self.chat.opening_ids(openings, self.limit(max_tokens))
+    async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
+        self.chat.opening_ids(openings, self.limit(max_context_tokens))
 
     def open(
-        self, openings: Sequence[Opening], seeds: Sequence[Sequence[int]], temperature: float, max_tokens: int | None
+        self,
+        openings: Sequence[Opening],
+        seeds: Sequence[Sequence[int]],
+        temperature: float,
+        max_context_tokens: int | None,
     ) -> list[TokenDialogue]:
         """Open a dialogue per rollout. The prompt states an opening's response_format: a constraint
         on sampled tokens would hold for every turn, and forbid tool calls."""
-        limit = self.limit(max_tokens)
+        limit = self.limit(max_context_tokens)
         prompts = self.chat.opening_ids(openings, limit)
         return [TokenDialogue(self, ids, seed, temperature, limit) for ids, seed in zip(prompts, seeds, strict=True)]
 
-    async def turn(self, ask: Ask, deadline_s: float) -> Said:
+    async def turn(self, request: GenerateRequest, deadline_s: float) -> ServerTurn:
         """Raises PolicyFailed for this turn, InfrastructureError if all others would fail too."""
         ends = time.monotonic() + deadline_s
         if self._is_missing:
-            await self._give_again(deadline_s)
+            await self._reload_adapter(deadline_s)
         try:
-            return await self._sampled(ask, ends - time.monotonic())
+            return await self._sampled(request, ends - time.monotonic())
         except Refused as refused:
-            if not self._has_forgotten(refused, ask):
+            if not self._has_forgotten(refused, request):
                 raise
         self._is_missing = True
-        await self._give_again(ends - time.monotonic())
-        return await self._sampled(ask, ends - time.monotonic())
+        await self._reload_adapter(ends - time.monotonic())
+        return await self._sampled(request, ends - time.monotonic())
 
-    async def _sampled(self, ask: Ask, deadline_s: float) -> Said:
+    async def _sampled(self, request: GenerateRequest, deadline_s: float) -> ServerTurn:
         route = self._routes[0]
 
-        def read(body: bytes) -> Said:
-            return route.read(parsed(body), ask)
+        def read(body: bytes) -> ServerTurn:
+            return route.read(parsed(body), request)
 
         try:
-            said = await self._connection.post(route.path, route.body(ask), deadline_s, read)
+            turn = await self._connection.post(route.path, route.body(request), deadline_s, read)
         except Refused as refused:
             is_no_route = refused.status == 404 and NO_MODEL not in refused.body
             if not is_no_route or route is not GENERATE or COMPLETIONS not in self._routes:
@@ -132,21 +136,21 @@ class TokenPolicy:
             if self._routes[0] is route:
                 self._routes = [COMPLETIONS]
                 log.warning("%s has no %s: asking %s", self._connection.url, GENERATE.path, COMPLETIONS.path)
-            return await self._sampled(ask, deadline_s)
+            return await self._sampled(request, deadline_s)
         self._routes = [route]
-        return said
+        return turn
 
-    def ask(
+    def build_request(
         self, ids: Sequence[int], max_new: int, temperature: float, seed: int, only_ids: tuple[int, ...] = ()
-    ) -> Ask:
-        given, is_vllm = self._given, self._section.kind == "vllm"
+    ) -> GenerateRequest:
+        adapter, is_vllm = self._adapter, self._section.kind == "vllm"
         name = salt = ""
-        if given is not None:
-            name = given.name if is_vllm else _versioned(given)
+        if adapter is not None:
+            name = adapter.name if is_vllm else _versioned(adapter)
             # vLLM's prefix cache knows an adapter by name and path. Without the bytes in the salt,
             # it would go on with keys and values of other weights that stood there before.
-            salt = given.sha256 if is_vllm else ""
-        return Ask(
+            salt = adapter.sha256 if is_vllm else ""
+        return GenerateRequest(
             ids=tuple(ids),
             max_new=max_new,
             temperature=temperature,
@@ -159,7 +163,7 @@ class TokenPolicy:
         )
 
     # -- before and between batches ----------------------------------------------------------------
-    async def ask_limit(self, max_tokens: int | None) -> None:
+    async def fetch_context_limit(self, max_context_tokens: int | None) -> None:
         """Ask once which models are served and how long a context ours takes. Raises ConfigError if
         no rollout could succeed."""
         served = await context.served(self._connection)
@@ -169,12 +173,12 @@ class TokenPolicy:
                 f"{sorted(served)}. Set it to one of them."
             )
         self.longest = served[self._section.model]
-        self.limit(max_tokens)
+        self.limit(max_context_tokens)
 
-    async def check(self, max_tokens: int | None, temperature: float) -> None:
-        """Do `ask_limit`, and check that log-probabilities are taken after the temperature, as
+    async def check(self, max_context_tokens: int | None, temperature: float) -> None:
+        """Do `fetch_context_limit`, and check that log-probabilities come after the temperature, as
         training needs them."""
-        await self.ask_limit(max_tokens)
+        await self.fetch_context_limit(max_context_tokens)
         if self._section.kind == "vllm" and temperature not in (0.0, 1.0):
             await self._check_logprobs(temperature)
 
@@ -183,48 +187,50 @@ class TokenPolicy:
         before the temperature too. Then at least one of two tokens has a probability below 1."""
         end = self.end_ids[0]
         try:
-            said = [
-                await self.turn(self.ask((end,), 1, temperature, 0, (token,)), self._section.timeout_s)
+            turns = [
+                await self.turn(self.build_request((end,), 1, temperature, 0, (token,)), self._section.timeout_s)
                 for token in (end, 0 if end else 1)
             ]
         except PolicyFailed as failure:
             raise InfrastructureError(str(failure)) from None
-        if min(one.logprobs[0] for one in said) < -0.01:
+        if min(one.logprobs[0] for one in turns) < -0.01:
             raise ConfigError(
                 f"The vLLM server at {self._connection.url} reports log-probabilities before temperature "
                 f"{temperature:g}: training would compare them with another distribution. Start it with "
                 "--logprobs-mode processed_logprobs, or set the temperature to 1."
             )
 
-    async def update(self, adapter: Path, version: int, name: str = "agent-rft") -> None:
+    async def update(self, folder: Path, version: int, name: str = "agent-rft") -> None:
         """Sample with this LoRA adapter, a folder that the server can read, from the next turn on.
         Call it between batches. Policies that share a server need different names."""
-        if not (adapter / "adapter_config.json").exists():
+        if not (folder / "adapter_config.json").exists():
             raise UserError(
-                f"{adapter}: holds no adapter_config.json. A server takes LoRA adapters only (train.weights: lora)."
+                f"{folder}: holds no adapter_config.json. A server takes LoRA adapters only (train.weights: lora)."
             )
-        given = Adapter(adapter.resolve(), files.tree_sha256(adapter), version, name)
+        adapter = Adapter(folder.resolve(), files.tree_sha256(folder), version, name)
         is_missing = False
         try:
-            await self._give(given)
+            await self._load_adapter(adapter)
         except Refused as refused:
-            raise self._not_taken(given, refused) from None
+            raise self._not_taken(adapter, refused) from None
         except PolicyFailed as failure:
             if await self._connection.is_up():  # vLLM answers 500 to an adapter that it cannot take
-                raise self._not_taken(given, failure) from None
-            progress.say("server", f"{failure}. It gets the adapter of version {version} when it is back; turns wait")
+                raise self._not_taken(adapter, failure) from None
+            progress.print_line(
+                "server", f"{failure}. It gets the adapter of version {version} when it is back; turns wait"
+            )
             is_missing = True
-        self._given, self.version, self._is_missing = given, version, is_missing
+        self._adapter, self.version, self._is_missing = adapter, version, is_missing
 
-    async def forget(self) -> None:
+    async def unload_adapter(self) -> None:
         """Take the adapter of `update` away from the server. Raises InfrastructureError."""
-        if (given := self._given) is None:
+        if (adapter := self._adapter) is None:
             return
-        self._given, self.version, self._is_missing = None, None, False
+        self._adapter, self.version, self._is_missing = None, None, False
         is_vllm = self._section.kind == "vllm"
         path = "/v1/unload_lora_adapter" if is_vllm else "/unload_lora_adapter"
         try:
-            await self._tell(path, {"lora_name": given.name if is_vllm else _versioned(given)})
+            await self._post_command(path, {"lora_name": adapter.name if is_vllm else _versioned(adapter)})
         except PolicyFailed as failure:
             raise InfrastructureError(str(failure)) from None
 
@@ -232,24 +238,26 @@ class TokenPolicy:
         """Return whether the server says that it is well."""
         return await self._connection.is_up()
 
-    async def _give(self, given: Adapter) -> None:
+    async def _load_adapter(self, adapter: Adapter) -> None:
         """Raises Refused or PolicyFailed."""
         if self._section.kind == "sglang":
-            await self._swap_sglang(given)
+            await self._swap_sglang(adapter)
         else:
-            body = {"lora_name": given.name, "lora_path": str(given.folder), "load_inplace": True}
-            await self._tell("/v1/load_lora_adapter", body)
+            body = {"lora_name": adapter.name, "lora_path": str(adapter.folder), "load_inplace": True}
+            await self._post_command("/v1/load_lora_adapter", body)
 
-    def _has_forgotten(self, refused: Refused, ask: Ask) -> bool:
+    def _has_forgotten(self, refused: Refused, request: GenerateRequest) -> bool:
         """Return whether the server lacks the adapter that it had: it was started again."""
-        return self._given is not None and bool(ask.adapter) and refused.status == 404 and NO_MODEL in refused.body
+        return (
+            self._adapter is not None and bool(request.adapter) and refused.status == 404 and NO_MODEL in refused.body
+        )
 
-    async def _give_again(self, deadline_s: float) -> None:
+    async def _reload_adapter(self, deadline_s: float) -> None:
         """Give the server its adapter again, once for all turns that wait. Raises PolicyFailed if
         it does not answer, InfrastructureError if it refuses."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.create_task(self._load_missing())
-            self._loading.add_done_callback(_heard)  # perhaps nobody waits for it any more
+            self._loading.add_done_callback(_take_exception)  # perhaps nobody waits for it any more
         try:
             async with asyncio.timeout(deadline_s):
                 await asyncio.shield(self._loading)
@@ -259,73 +267,85 @@ class TokenPolicy:
             ) from None
 
     async def _load_missing(self) -> None:
-        given = self._given
-        if given is None or not self._is_missing:
+        adapter = self._adapter
+        if adapter is None or not self._is_missing:
             return
         try:
-            await self._give(given)
+            await self._load_adapter(adapter)
         except Refused as refused:
-            raise self._not_taken(given, refused) from None
-        if given is self._given:
+            raise self._not_taken(adapter, refused) from None
+        if adapter is self._adapter:
             self._is_missing = False
-        progress.say("server", f"{self._connection.url} was started again, and has its adapter again")
+        progress.print_line("server", f"{self._connection.url} was started again, and has its adapter again")
 
-    def _not_taken(self, given: Adapter, why: Exception) -> InfrastructureError:
+    def _not_taken(self, adapter: Adapter, why: Exception) -> InfrastructureError:
         return InfrastructureError(
-            f"{given.folder}: the server did not take this adapter. {why} Start vLLM with --enable-lora, a "
+            f"{adapter.folder}: the server did not take this adapter. {why} Start vLLM with --enable-lora, a "
             "--max-lora-rank of at least train.lora.r and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or SGLang with "
             "--enable-lora; it must see the folder under the same path."
         )
 
-    async def _swap_sglang(self, given: Adapter) -> None:
+    async def _swap_sglang(self, adapter: Adapter) -> None:
         """Load the version under its own name, then unload the last one: SGLang cannot replace an
         adapter in place."""
-        new, old = _versioned(given), self._given
+        new, old = _versioned(adapter), self._adapter
         with suppress(Refused):  # it is loaded only if a run was cut off and resumes
-            await self._tell("/unload_lora_adapter", {"lora_name": new})
-        await self._tell("/load_lora_adapter", {"lora_name": new, "lora_path": str(given.folder)})
+            await self._post_command("/unload_lora_adapter", {"lora_name": new})
+        await self._post_command("/load_lora_adapter", {"lora_name": new, "lora_path": str(adapter.folder)})
         if old is not None and not self._is_missing and _versioned(old) != new:
-            await self._tell("/unload_lora_adapter", {"lora_name": _versioned(old)})
+            await self._post_command("/unload_lora_adapter", {"lora_name": _versioned(old)})
 
-    async def _tell(self, path: str, body: dict[str, str | bool]) -> None:
+    async def _post_command(self, path: str, body: dict[str, str | bool]) -> None:
         """Post a command. vLLM answers a sentence, SGLang an object, perhaps with `success` false
         under a 200."""
         reply = await self._connection.post(path, body, self._section.timeout_s, lambda text: text)
         with suppress(Malformed):
-            if isinstance(said := parsed(reply), dict) and said.get("success") is False:
-                raise self._connection.refusal(path, 200, str(said.get("error_message", "")))
+            if isinstance(answer := parsed(reply), dict) and answer.get("success") is False:
+                raise self._connection.refusal(path, 200, str(answer.get("error_message", "")))
 
 
 class TokenDialogue:
     """One rollout: `prompt_ids` and what came after, as sent and as sampled."""
 
     def __init__(
-        self, policy: TokenPolicy, prompt_ids: Sequence[int], seed: Sequence[int], temperature: float, max_tokens: int
+        self,
+        policy: TokenPolicy,
+        prompt_ids: Sequence[int],
+        seed: Sequence[int],
+        temperature: float,
+        max_context_tokens: int,
     ) -> None:
         self.prompt_ids = tuple(prompt_ids)
-        self._policy, self._seed, self._temperature, self._max_tokens = policy, seed, temperature, max_tokens
+        self._policy, self._seed, self._temperature, self._max_context_tokens = (
+            policy,
+            seed,
+            temperature,
+            max_context_tokens,
+        )
         self._ids = list(prompt_ids)
         self._turn = 0
 
     async def sample(self, max_new: int, deadline_s: float) -> Sampled:
-        ask = self._policy.ask(self._ids, min(max_new, self._room), self._temperature, fold(self._seed, self._turn))
-        said = await self._policy.turn(ask, deadline_s)
-        text, reading = self._policy.chat.read(said.ids, self._turn)
-        usage = Usage(len(ask.ids), said.cached, len(said.ids))
-        self._ids += said.ids
+        request = self._policy.build_request(
+            self._ids, min(max_new, self._room), self._temperature, fold(self._seed, self._turn)
+        )
+        turn = await self._policy.turn(request, deadline_s)
+        text, reading = self._policy.chat.read(turn.ids, self._turn)
+        usage = Usage(len(request.ids), turn.cached, len(turn.ids))
+        self._ids += turn.ids
         self._turn += 1
         # `seconds` stays 0: the wait includes the server's queue and our retries, and the policy is
         # not to blame for it.
-        return Sampled(text, reading, said.ids, said.logprobs, said.ended, said.context_ids, usage=usage)
+        return Sampled(text, reading, turn.ids, turn.logprobs, turn.ended, turn.context_ids, usage=usage)
 
     async def read_ahead(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> None:
         """Leave the tokens of long results in the chat's cache: 80 kB take up to 0.2 s."""
         outputs = [result.output for result in results]
-        if sum(map(len, outputs)) > LONG_REPLY:
-            await asyncio.to_thread(self._policy.chat.reply_ids, calls, outputs)
+        if sum(map(len, outputs)) > LONG_RESULTS:
+            await asyncio.to_thread(self._policy.chat.tool_result_ids, calls, outputs)
 
     def append(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-        ids = self._policy.chat.reply_ids(calls, [result.output for result in results])
+        ids = self._policy.chat.tool_result_ids(calls, [result.output for result in results])
         if len(ids) >= self._room:
             return None
         self._ids += ids
@@ -336,14 +356,14 @@ class TokenDialogue:
 
     @property
     def _room(self) -> int:
-        return self._max_tokens - len(self._ids)
+        return self._max_context_tokens - len(self._ids)
 
 
-def _versioned(given: Adapter) -> str:
-    return f"{given.name}-{given.version}"
+def _versioned(adapter: Adapter) -> str:
+    return f"{adapter.name}-{adapter.version}"
 
 
-def _heard(task: asyncio.Task[None]) -> None:
+def _take_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()
 

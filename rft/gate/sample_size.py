@@ -1,0 +1,118 @@
+"""How many more test examples would settle what the gate left open?
+
+`inconclusive` is no verdict on the candidate: the interval of some check spans its margin. Whether
+it is worth looking again at a larger set depends on one number, which is computed here for each
+open check, as if its true value were the one that was seen. The largest is the decision's.
+
+    means, differences   the interval narrows with the root of the number of examples, and its half
+                         on the margin's side must fit into the gap between value and margin
+    P95 of calls, turns  the same, although the ends of these intervals are whole numbers and move
+                         in steps: the first step may come earlier
+    hack rate            exact: the smallest number at which the limit passes the margin, found by
+                         search. Where none hacked, the limit falls with the number itself
+
+Each number has a power of 80 %: with as many examples the check is settled in four of five cases.
+The new ones must show it alone; that those which were seen count again is in their favor. With
+several open checks it is less, because each must be settled. A value next to its margin would ask
+for numbers that nobody has; then there is none, and the advice is another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rft import stats
+from rft.formatting import counted, rounded_up
+from rft.reports import Check
+from rft.reports.wording import HACK_RATE
+
+POWER = 0.8
+_MAX_FACTOR = 100  # more than this many times the examples that we have: not a matter of more examples
+_WORTH_ASKING_FOR = 1000
+"""Test examples that a user may be asked for, or four times as many as there are, if that is more:
+this halves an interval."""
+
+
+def num_more(checks: Sequence[Check]) -> int | None:
+    """Return how many more test examples would probably settle every open check; None where
+    nothing is open, something was not measured, or no realistic number would do."""
+    open_ = [check for check in checks if check.is_unsettled]
+    if not open_ or any(check.low is None for check in open_) or _hopeless(checks):
+        return None
+    return _needed(checks) - checks[0].n
+
+
+def advice(checks: Sequence[Check]) -> str:
+    """Say what to do about an inconclusive decision.
+
+    It asks for more examples only where a realistic number of them settles every open check.
+    """
+    open_ = [check for check in checks if check.is_unsettled]
+    if blind := [check for check in open_ if check.low is None]:
+        why = "; ".join(f"{check.name} ({check.detail})" for check in blind)
+        return f"First see why nothing was measured: {why}"
+    num_now = checks[0].n
+    if hopeless := _hopeless(checks):
+        near = "the value lies so near the margin" if len(hopeless) == 1 else "the values lie so near their margins"
+        return (
+            f"Of {', '.join(hopeless)} {near} that more examples would hardly tell. What can settle it is a candidate "
+            f"that lies further from it, or a margin that {counted(num_now, 'example')} can show, written down before "
+            "the next run"
+        )
+    needed = _needed(checks)
+    return (
+        f"About {counted(needed - num_now, 'more test example')} would settle it: `rft extend RUN` adds blocks of them "
+        f"to these; where the recipe offers none, raise examples.test from {num_now:,} to {needed:,}"
+    )
+
+
+def _hopeless(checks: Sequence[Check]) -> list[str]:
+    num_now = checks[0].n
+    most = max(_WORTH_ASKING_FOR, 4 * num_now)
+    factors = {check.name: size_factor(check) for check in checks if check.is_unsettled}
+    return [name for name, factor in factors.items() if factor is None or factor * num_now > most]
+
+
+def _needed(checks: Sequence[Check]) -> int:
+    factors = [size_factor(check) for check in checks if check.is_unsettled]
+    num_now = checks[0].n
+    return max(num_now + 1, rounded_up(max(factor for factor in factors if factor is not None) * num_now))
+
+
+def size_factor(check: Check) -> float | None:
+    """Compute by which factor to multiply the examples, so that they settle an open check at 80 %
+    power if the true value is the observed one. None: no factor would, or a hundred are too few."""
+    if check.passed is not None or check.margin is None:
+        return None
+    if check.value is None or check.low is None or check.high is None:
+        return None
+    if check.name == HACK_RATE and check.n:
+        enough = _enough_of_a_rate(check.value, check.margin, check.n)
+        return None if enough is None else enough / check.n
+    gap = abs(check.value - check.margin)
+    half = check.value - check.low if check.value > check.margin else check.high - check.value
+    needed = (
+        half
+        * stats.minimum_detectable(1.0, POWER, check.confidence)
+        / stats.minimum_detectable(1.0, 0.5, check.confidence)
+    )
+    return (needed / gap) ** 2 if gap * math.sqrt(_MAX_FACTOR) > needed else None
+
+
+def _enough_of_a_rate(rate: float, margin: float, n: int) -> int | None:
+    """Find the smallest number of examples with which a share of this rate is told from the margin:
+    on the unlucky count, which one set in five exceeds, its exact limit still is."""
+    if rate == 0:
+        return stats.enough_to_rule_out(margin)
+    import numpy as np
+    from scipy.stats import beta, binom  # a second to load, and most decisions count none
+
+    sizes = np.arange(n + 1, _MAX_FACTOR * n + 1)
+    if rate <= margin:
+        unlucky = binom.ppf(POWER, sizes, rate)
+        settled = beta.ppf(0.975, unlucky + 1, sizes - unlucky) <= margin
+    else:
+        unlucky = binom.ppf(1 - POWER, sizes, rate)
+        settled = beta.ppf(0.025, unlucky, sizes - unlucky + 1) > margin
+    return int(sizes[settled.argmax()]) if settled.any() else None
