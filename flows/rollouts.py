@@ -35,7 +35,7 @@ from rft.formatting import counted
 from rft.rollouts import log as rollout_log
 from rft.rollouts import store as rollout_store
 from rft.rollouts.log import LogRow
-from rft.types import StopReason
+from rft.types import EARLIER_STOP_REASONS, StopReason
 from tasks.promotion import champions, elsewhere, retiring
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
@@ -177,7 +177,8 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
 
 # -- which of them ---------------------------------------------------------------------------------
 def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
-    if options.stop and options.stop not in list(StopReason):
+    stop = EARLIER_STOP_REASONS.get(options.stop, options.stop)
+    if stop and stop not in list(StopReason):
         raise UserError(f"--stop {options.stop}: no such stop reason. {did_you_mean(options.stop, StopReason)}")
     if options.stage and options.stage not in STAGES:
         raise UserError(f"--stage {options.stage}: no such stage. {did_you_mean(options.stage, STAGES)}")
@@ -186,7 +187,7 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
         "arm": options.arm,
         "step": options.step,
         "example_id": getattr(options, "group", None) or options.example,
-        "stop_reason": options.stop,
+        "stop_reason": stop,
     }
     for column, value in wanted.items():
         if value is not None:

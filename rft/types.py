@@ -35,7 +35,14 @@ class StopReason(StrEnum):
     sampler_error = "sampler_error"  # infrastructure: the sampler failed. Never scored
     cancelled = "cancelled"  # infrastructure: a straggler, cut by its group's deadline. Never scored
 
+    @classmethod
+    def _missing_(cls, value: object) -> StopReason | None:
+        """Read what an earlier version wrote."""
+        return cls(EARLIER_STOP_REASONS[value]) if isinstance(value, str) and value in EARLIER_STOP_REASONS else None
 
+
+EARLIER_STOP_REASONS = {"policy_error": "sampler_error"}
+"""What 0.1.0 wrote into files, and what it is called since."""
 INFRASTRUCTURE = frozenset({StopReason.tool_error, StopReason.sampler_error, StopReason.cancelled})
 
 
@@ -52,9 +59,17 @@ class GradeStatus(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> GradeStatus | None:
-        """Read what logs before 0.2 call a reply that is no verdict."""
-        return cls.grader_bad_reply if value == "grader_error" else None
+        """Read what an earlier version wrote."""
+        return cls(EARLIER_STATUSES[value]) if isinstance(value, str) and value in EARLIER_STATUSES else None
 
+
+EARLIER_STATUSES = {
+    "policy_error": "unjudgeable_answer",
+    "parse_error": "grader_bad_reply",
+    "grader_error": "grader_bad_reply",
+    "timeout": "grader_timeout",
+}
+"""What 0.1.0 wrote into files, and what it is called since."""
 
 ScoredStatus = Literal[GradeStatus.ok, GradeStatus.unjudgeable_answer, GradeStatus.hack]
 UnscoredStatus = Literal[

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rft.types import SCORED, GradeStatus, Scored, Unscored
+from rft.types import SCORED, GradeStatus, Scored, StopReason, Unscored
 
 ROOT = Path(__file__).resolve().parents[1]
 SNIPPET = """
@@ -61,7 +61,23 @@ def test_what_is_read_from_a_file_has_the_score_that_its_status_says(status: Any
         other()
 
 
-def test_a_log_of_an_earlier_version_is_read():
-    assert GradeStatus("grader_error") is GradeStatus.grader_bad_reply
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("policy_error", GradeStatus.unjudgeable_answer),
+        ("parse_error", GradeStatus.grader_bad_reply),
+        ("grader_error", GradeStatus.grader_bad_reply),
+        ("timeout", GradeStatus.grader_timeout),
+    ],
+)
+def test_a_status_of_an_earlier_version_is_read(earlier: str, today: GradeStatus):
+    assert GradeStatus(earlier) is today
     with pytest.raises(ValueError, match="fine"):
         GradeStatus("fine")
+
+
+def test_a_stop_reason_of_an_earlier_version_is_read_and_the_wires_own_stay():
+    assert StopReason("policy_error") is StopReason.sampler_error
+    assert [StopReason(one) for one in ("parse_error", "timeout")] == [StopReason.parse_error, StopReason.timeout]
+    with pytest.raises(ValueError, match="fine"):
+        StopReason("fine")

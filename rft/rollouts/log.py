@@ -31,6 +31,8 @@ from rft.chat.dialogue import messages_of
 from rft.errors import RftError, UserError
 from rft.reports import PromptSettings
 from rft.types import (
+    EARLIER_STATUSES,
+    EARLIER_STOP_REASONS,
     Example,
     Grade,
     GradeStatus,
@@ -100,6 +102,14 @@ _COUNTED_LATER = ("num_context_tokens", "num_cached_tokens", "num_unreadable_cal
 _SAID_LATER = ("flags", "evidence")
 _LATER = (*_COUNTED_LATER, *_SAID_LATER)
 """Columns that files of 0.1.0 may lack; there they are not on record."""
+_RENAMED = {
+    "stop_reason": EARLIER_STOP_REASONS,
+    "status": EARLIER_STATUSES,
+    "left_out": {
+        f"{why}: {old}": f"{why}: {new}" for why in ("unscored", "replaced") for old, new in EARLIER_STATUSES.items()
+    },
+}
+"""Column -> a word of 0.1.0 -> today's."""
 
 
 # -- a row -----------------------------------------------------------------------------------------
@@ -262,10 +272,12 @@ def write(rows: Iterable[LogRow], path: Path) -> None:
 
 
 def table(source: Path | bytes, name: str = "") -> pa.Table:
-    """Read a log as a table of exactly our columns. Raises UserError, with `name`, for a file that
-    is no rollout log of this version."""
+    """Read a log as a table of exactly our columns, in today's words. Raises UserError, with
+    `name`, for a file that is no rollout log of this version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from rft.traffic.arrow import pc
 
     name = name or str(source if isinstance(source, Path) else "the log")
     try:
@@ -279,7 +291,13 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
     if missing := [column for column in COLUMNS if column not in found.column_names]:
         what = f"{name} has no column {', '.join(missing)}: another version of agent-rft wrote it"
         raise UserError(f"{what}. Run the stage again to read it here.")
-    return found.select(COLUMNS).cast(schema())
+    found = found.select(COLUMNS).cast(schema())
+    for column, words in _RENAMED.items():
+        values = found[column]
+        for old, new in words.items():
+            values = pc.if_else(pc.equal(values, old), new, values)
+        found = found.set_column(COLUMNS.index(column), column, values)
+    return found
 
 
 def table_of(rows: Iterable[LogRow]) -> pa.Table:

@@ -41,7 +41,7 @@ from rft.tools.local import AsyncTool, WorkerTool
 from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 from rft.wire import headers
 from rft.wire.client import HttpClient, Limits, NoReply, Reply, Target, ToolEndpoint, http_address
-from rft.wire.contract import Envelope, Outcome, clip, with_item
+from rft.wire.contract import Envelope, Outcome, clip, stop_word, with_item
 
 MAX_ENVELOPES = 4096  # of rollouts under way; an older one is encoded again
 END_DEADLINE_S = 30.0  # to report a rollout's end, retries included: nobody waits for the answer
@@ -379,7 +379,7 @@ class ToolClient:
         rollout = self._rollouts.pop(context.trace_id, None)
         if self._end is None:
             return
-        payload = json.dumps({"trace_id": context.trace_id, "stop_reason": str(stop_reason)}).encode()
+        payload = json.dumps({"trace_id": context.trace_id, "stop_reason": stop_word(stop_reason)}).encode()
         envelope = rollout.envelope if rollout else Envelope(context)
         try:
             async with asyncio.timeout(END_DEADLINE_S):

@@ -95,6 +95,11 @@ def read_refusal(body: bytes) -> str:
         return redact(body.decode("utf-8", "replace"))
 
 
+def stop_word(stop_reason: StopReason) -> str:
+    """Name a stop reason as servers know it: for them a sampler's failure keeps its first name."""
+    return "policy_error" if stop_reason is StopReason.sampler_error else str(stop_reason)
+
+
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
     """Make the graded view of a trajectory. If its last turn calls tools, there is no answer: the
     text is markup, and is not graded. A terminal tool's arguments are the answer.
@@ -116,7 +121,7 @@ def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
         "output_audio": None,
         "output_reasoning_summary": "\n\n".join(turn.reasoning for turn in turns if turn.reasoning) or None,
         "num_tool_calls": len(calls),
-        "stop_reason": str(stop_reason),
+        "stop_reason": stop_word(stop_reason),
         "trajectory": [message for turn in turns for message in _messages(turn)],
     }
 

@@ -209,6 +209,11 @@ def test_json_lines_hold_the_whole_row(rft: Rft) -> None:
     }
 
 
+def test_a_stop_reason_of_0_1_0_may_be_asked_for(rft: Rft) -> None:
+    for name in ("policy_error", "sampler_error"):
+        assert "No rollout of run" in rft("rollouts", "--stop", name)[1]
+
+
 def test_nothing_fits(rft: Rft) -> None:
     assert rft("rollouts", "--step", "99")[:2][0] == 0
     assert "No rollout of run" in rft("rollouts", "--step", "99")[1]

@@ -126,6 +126,40 @@ def test_a_log_of_0_1_0_says_of_costs_that_they_are_not_on_record(tmp_path: Path
     assert rollout_log.read(tmp_path / "old.parquet") == unknown
 
 
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("policy_error", "unjudgeable_answer"),
+        ("parse_error", "grader_bad_reply"),
+        ("grader_error", "grader_bad_reply"),
+        ("timeout", "grader_timeout"),
+        ("ok", "ok"),
+    ],
+)
+def test_a_log_of_0_1_0_is_read_in_todays_words(tmp_path: Path, earlier: str, today: str):
+    """A reader finds one word for one thing, whichever version wrote the file. Stop reasons that
+    have the name of an old status stay."""
+
+    def said(status: str, stop: str) -> list[rollout_log.LogRow]:
+        more = [("parse_error", ""), ("timeout", f"unscored: {status}"), (stop, f"replaced: {status}")]
+        return [replace(rows()[0], status=status, stop_reason=each, left_out=why) for each, why in more]
+
+    rollout_log.write(said(earlier, "policy_error"), tmp_path / "old.parquet")
+    assert rollout_log.read(tmp_path / "old.parquet") == said(today, "sampler_error")
+    assert rollout_log.table(tmp_path / "old.parquet").schema == rollout_log.schema()
+
+
+def test_a_row_that_0_1_0_kept_becomes_the_trajectory():
+    """A stage that was killed before, and goes on with this version."""
+    mine = replace(
+        rollout_log.row(UNSCORED, EXAMPLE, 0, PROMPT, "train", "challenger"),
+        stop_reason="policy_error",
+        status="timeout",
+    )
+    _, found = rollout_log.restored(mine, rollout_log.turns_json(UNSCORED), 0.0)
+    assert (found.stop_reason, found.grade.status) == (StopReason.sampler_error, GradeStatus.grader_timeout)
+
+
 def test_a_row_and_its_rest_are_the_trajectory_again():
     calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "", "{oops", "no JSON"))
     results = (

@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from rft import config
 from tasks import audit
 from tasks.audit import Question
 from tasks.ledger import book, statement
 from tasks.ledger.keys import Key
-from tasks.promotion import acts
+from tasks.promotion import acts, champions, registration
 from tasks.promotion.acts import Signer
-from tasks.runs import records
+from tasks.runs import artifacts, records
+from tasks.runs import run as runs
+from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +54,16 @@ def test_its_champion_is_audited_without_a_broken_link(clone: Clone) -> None:
     found = audit.ask(clone, Question(None), report_line=lambda _: None)
     assert found.broken() == []
     assert {link.state for link in found.links} == {"verified"}
+
+
+def test_the_comparison_that_waits_is_a_look_that_is_known(clone: Clone) -> None:
+    """Whatever a look hashes is called as it was: another hash would be another look, and cost."""
+    waits = records.load_all(clone)[-1]
+    at, params = Revision(clone, waits.revision), config.load(clone.root / "params.yaml")
+    with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
+        artifacts.restore(at, run.tree)
+        made = registration.register(run, lambda _: None)
+    assert made.entry == registration.entry_number(at, waits.name)
 
 
 @pytest.mark.slow

@@ -560,7 +560,7 @@ def test_traits_of_an_endpoint_stand_in_its_entry(tmp_path: Path):
 
 
 # -- a rollout's life ------------------------------------------------------------------------------
-def live(*answers: Answer, **section: Any) -> tuple[str | None, Scripted]:
+def live(*answers: Answer, stop: StopReason = StopReason.max_turns, **section: Any) -> tuple[str | None, Scripted]:
     async def run() -> tuple[str | None, Scripted]:
         async with scripted(*answers) as server:
             section.setdefault(
@@ -568,7 +568,7 @@ def live(*answers: Answer, **section: Any) -> tuple[str | None, Scripted]:
             )
             async with ToolClient(server.endpoint, settings(section, server), SCHEMAS) as client:
                 failure = await client.start(CONTEXT)
-                await client.end(CONTEXT, StopReason.max_turns)
+                await client.end(CONTEXT, stop)
                 return failure, server
 
     return asyncio.run(run())
@@ -580,6 +580,11 @@ def test_a_rollout_s_start_and_end_are_told():
     assert server.bodies == [{"trace_id": "trace_1", "item": ITEM}, {"trace_id": "trace_1", "stop_reason": "max_turns"}]
     assert [headers["X-Tenant"] for headers in server.headers] == ["9", "9"]
     assert rft_headers(server, 1) == {"Trace-Id": "trace_1", "Step": "3", "Split": "train", "Attempt": "1"}
+
+
+def test_servers_go_on_hearing_of_a_samplers_failure_by_its_first_name():
+    _, server = live(writes("", 204), stop=StopReason.sampler_error)
+    assert server.bodies[1] == {"trace_id": "trace_1", "stop_reason": "policy_error"}
 
 
 def test_a_start_that_fails_is_told_and_an_end_is_logged(caplog: pytest.LogCaptureFixture):
