@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from bench import rename
+from bench import renamed as figure
 
 CODE = '''"""Uses `say` and says so."""
 
@@ -91,3 +93,18 @@ def test_a_row_that_does_nothing_or_joins_two_names_changes_no_file(clone: Path,
 def test_a_row_in_another_form_is_refused_by_its_line(line: str) -> None:
     with pytest.raises(ValueError, match="line 2: "):
         rename.read(f"# rows\n{line}\n")
+
+
+def test_the_figure_sees_code_that_differs_by_more_than_names(
+    clone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rows = rename.read("name\t*\tsay\treport_line\nmove\t\tshop\tstore\n")
+    after = tmp_path_factory.mktemp("after") / "clone"
+    shutil.copytree(clone, after)
+    rename.rename(after, rows)
+    assert figure.otherwise(clone, after, rows) == []
+    changed = (after / "a.py").read_text().replace("report_line=1", "report_line=2")
+    (after / "a.py").write_text(changed)
+    assert figure.otherwise(clone, after, rows) == ["a.py"]
+    (after / "store/till.py").unlink()
+    assert figure.otherwise(clone, after, rows) == ["a.py", "shop/till.py"]
