@@ -33,7 +33,7 @@ from bench.measure import Figure, Part, failed
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "renamed"
 DEMO = "import sys; from flows.cli import main; sys.exit(main())"
-NOT_COMPARED = ("timing.json", "environment.json", "opening.json")
+NOT_COMPARED = ("timing.json", "environment.json", "opening.json", "README.md")
 
 
 def renamed(args: list[str]) -> Figure:

@@ -2,11 +2,14 @@
 exist.
 
 Names are looked up in the sources, so that no page needs torch, Prefect or MLflow to be checked.
+
+    RECORD=1 pytest tests/test_architecture.py -k every_file    write the list of all files anew
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -22,6 +25,8 @@ PAGES = [DOCS / "architecture.md", *DECISIONS]
 DOTTED = re.compile(r"(?<![\w./-])(?:rft|tasks|flows)(?:\.\w+)+")
 PLACE = re.compile(r"(?<![\w./-])(?!recipes/mine\b)(?:rft|tasks|flows|bench|tests|recipes|infra|docs)/[\w./-]*[\w/]")
 """`recipes/mine` stands for the reader's own."""
+EVERY_FILE = "## Every file, in its first words\n"
+SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z`])")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
 
 
@@ -100,3 +105,20 @@ def test_every_decision_is_listed_and_says_what_it_must() -> None:
         assert f"](decisions/{page.name})" in contents, page.name
         headings = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert headings == ["The question", "The decision", "Why", "What it costs", "Where in the code"], page.name
+
+
+def every_file() -> str:
+    """List the files of the three layers, each with the first sentence of its docstring."""
+    paths = [path.relative_to(ROOT) for top in ("rft", "tasks", "flows") for path in sorted((ROOT / top).rglob("*.py"))]
+    told = [(path, ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or "") for path in paths]
+    first = ((path, SENTENCE.split(" ".join(text.split("\n\n")[0].split()))[0]) for path, text in told)
+    return "".join(f"- `{path}`: {sentence}\n" for path, sentence in first)
+
+
+def test_every_file_is_listed_in_its_first_words() -> None:
+    text = PAGES[0].read_text(encoding="utf-8")
+    assert text.count(EVERY_FILE) == 1
+    whole = f"{text.split(EVERY_FILE)[0]}{EVERY_FILE}{every_file()}"
+    if os.environ.get("RECORD"):
+        PAGES[0].write_text(whole, encoding="utf-8")
+    assert whole == text or os.environ.get("RECORD"), "RECORD=1 writes it anew"

@@ -277,8 +277,6 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from rft.traffic.arrow import pc
-
     name = name or str(source if isinstance(source, Path) else "the log")
     try:
         found = pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
@@ -293,10 +291,8 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
         raise UserError(f"{what}. Run the stage again to read it here.")
     found = found.select(COLUMNS).cast(schema())
     for column, words in _RENAMED.items():
-        values = found[column]
-        for old, new in words.items():
-            values = pc.if_else(pc.equal(values, old), new, values)
-        found = found.set_column(COLUMNS.index(column), column, values)
+        today = pa.array([words.get(value, value) for value in found[column].to_pylist()], pa.string())
+        found = found.set_column(COLUMNS.index(column), found.schema.field(column), today)
     return found
 
 
