@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 TIGHT = 0.8
 GIB = 2**30
-MEBIBYTES_OF_LIBRARIES = 580  # torch, transformers, peft, and Numba with its compiler, imported
+MEBIBYTES_OF_LIBRARIES = 480  # torch, transformers and peft, imported
 ROOM = 64
 """Positions by which the sampler's slots grow (rft/sampling/kv_cache.py)."""
 BYTES_A_TOKEN, BYTES_A_ROLLOUT = 40, 4000  # of the rollout log, in lines and in Parquet

@@ -28,8 +28,6 @@ and gradients depends on N, never on V.
     programs              the kernels, in Triton
     tiles                 how large the tiles are on which chip
     onednn                products with a weight matrix on a CPU
-    decoding, compiled    what attention does on a CPU between the products, and its compiled loops
-    placed                where a prompt's tokens go
 
 Hidden states and weight get gradients, each only if it requires one. Entropy has none: it is a
 metric. `import rft.kernels` needs no Triton.

@@ -3,8 +3,6 @@ queries, keys and values to what its output projection gets.
 
     Step        one token for each of the first slots, read in place
     Prompts     tokens of some rows, padded here only; if all rows begin, no mask is needed
-    *InLoops    the same in float32 on a CPU: what is not attention proper, and of a step that too,
-                is one loop (rft/kernels/decoding.py)
 
 Each is made for one call of the forward, and asked once per layer.
 
@@ -21,7 +19,6 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from rft.kernels import decoding
 from rft.sampling.kv_cache import Feed, Slots
 
 
@@ -40,8 +37,8 @@ class Heads:
 
 class Attention(Protocol):
     def __call__(self, layer: int, qkv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
-        """Return N x (Q D) for `qkv` N x (Q + 2 H) D. `norm_2D`: see `rft.kernels.decoding.attend`.
-        Keys and values go into the slots."""
+        """Return N x (Q D) for `qkv` N x (Q + 2 H) D. `norm_2D`: the weights of the
+        norms of queries and of keys, if the model has them. Keys and values go into the slots."""
         ...
 
     def last(self, layer: int, qkv: torch.Tensor, kv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
@@ -129,20 +126,6 @@ class Step:
         return held_SHTD[: self.rows].flatten(0, 1)[:, : self.visible]
 
 
-class StepInLoops:
-    def __init__(self, slots: Slots, heads: Heads, slot_B: torch.Tensor, positions_B: torch.Tensor):
-        self.slots, self.heads, self.slot_B, self.positions_B = slots, heads, slot_B, positions_B
-        self.eps = heads.eps.item()
-
-    def __call__(self, layer: int, qkv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
-        held = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
-        turn = self.heads.cos_TD, self.heads.sin_TD, norm_2D, self.eps
-        return decoding.attend(qkv, *held, self.slot_B, self.positions_B, *turn)
-
-    def last(self, layer: int, qkv: torch.Tensor, kv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
-        return self(layer, qkv, norm_2D)
-
-
 # -- prompts, and results that go on ---------------------------------------------------------------
 class _Rows:
     """Where the tokens of rows of different length are: in one row, in the slots, padded."""
@@ -198,38 +181,6 @@ class Prompts:
 
     def _padded(self, x: torch.Tensor) -> torch.Tensor:
         return x[self.padded_BW].transpose(1, 2)
-
-
-class PromptsInLoops:
-    def __init__(self, slots: Slots, heads: Heads, feeds: Sequence[Feed]):
-        """Start with zeros in places that are padding: they are multiplied by 0, so they must be
-        finite."""
-        self.slots, self.heads, self.eps = slots, heads, heads.eps.item()
-        rows = self.rows = _Rows(feeds, slots.keys_LSHTD.device)
-        self.last_B = rows.last_B
-        self.shape = len(feeds), rows.width, -1, heads.dim
-        places = len(feeds) * rows.width
-        self.placed = decoding.Placed(
-            rows.row_N * rows.width + rows.column_N,
-            torch.zeros(places, heads.queries, heads.dim),
-            torch.zeros(2, places, heads.keys, heads.dim),
-        )
-        self._last = StepInLoops(slots, heads, rows.slot_B, rows.end_B - 1)
-
-    def __call__(self, layer: int, qkv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
-        self._lay(layer, qkv, norm_2D, self.placed)
-        q, k, v = (x.view(self.shape).transpose(1, 2) for x in (self.placed.q_PHD, *self.placed.kv_2PHD))
-        key, value = (k, v) if self.rows.begin else _held(self.slots, self.rows, layer)
-        return self.rows.flat(_attended(q, key, value, self.rows.mask))
-
-    def last(self, layer: int, qkv: torch.Tensor, kv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
-        self._lay(layer, kv, norm_2D, None)
-        return self._last(layer, qkv, norm_2D)
-
-    def _lay(self, layer: int, qkv: torch.Tensor, norm_2D: torch.Tensor | None, placed: decoding.Placed | None) -> None:
-        held = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
-        where = self.rows.slot_N, self.rows.position_N, self.heads.cos_TD, self.heads.sin_TD
-        decoding.lay(qkv, *held, *where, norm_2D, self.eps, placed)
 
 
 def _held(slots: Slots, rows: _Rows, layer: int) -> tuple[torch.Tensor, torch.Tensor]:

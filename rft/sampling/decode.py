@@ -14,8 +14,7 @@ makes the model's parameters views of its parts. Whoever changes a weight in pla
 merge) changes what is sampled with; no second copy can go stale. Parameters that got other memory
 (`.to`, `.data =`) are noticed before the next token, and put side by side again.
 
-What is between two products is in rft/sampling/attention.py; in float32 on a CPU much of it is one
-loop (rft/kernels/decoding.py).
+What is between two products is in rft/sampling/attention.py.
 
 For one session, in which no weight changes, `begun` goes further: the weight of a norm is
 multiplied into the product that follows it, and weights are packed for oneDNN
@@ -42,9 +41,9 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from rft.kernels import decoding, onednn
+from rft.kernels import onednn
 from rft.models.unmerged import Unmerged
-from rft.sampling.attention import Attention, Heads, Prompts, PromptsInLoops, Step, StepInLoops, normal
+from rft.sampling.attention import Attention, Heads, Prompts, Step, normal
 from rft.sampling.kv_cache import Feed, ModelForward, Slots
 
 KNOWN = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
@@ -170,11 +169,6 @@ class FastForward:
         self._rotary(256)
 
     @property
-    def lacks(self) -> str:
-        """Say why attention is in PyTorch's operations where it could be one loop."""
-        return decoding.why_not() if self._is_plain else ""
-
-    @property
     def no_bfloat16(self) -> str:
         """Say why products cannot be in bfloat16 where the weights are not; empty if they can."""
         if not self._is_plain:
@@ -201,7 +195,7 @@ class FastForward:
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor:
         slots.hold(max(feed.end for feed in feeds))
         heads = self._heads(slots.length)
-        attend = (PromptsInLoops if self._loops else Prompts)(slots, heads, feeds)
+        attend = Prompts(slots, heads, feeds)
         ids_N = torch.tensor([token for feed in feeds for token in feed.ids], device=slots.keys_LSHTD.device)
         return self._run(ids_N, attend, attend.last_B)
 
@@ -209,14 +203,7 @@ class FastForward:
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
         slots.hold(visible)
         heads = self._heads(slots.length)
-        if self._loops:
-            slot_B = torch.arange(len(ids_B))
-            return self._run(ids_B, StepInLoops(slots, heads, slot_B, positions_B), None)
         return self._run(ids_B, Step(slots, heads, positions_B, visible), None)
-
-    @property
-    def _loops(self) -> bool:
-        return self._is_plain and not decoding.why_not()
 
     def _run(self, ids_N: torch.Tensor, attend: Attention, last_B: torch.Tensor | None) -> torch.Tensor:
         x_NE = functional.embedding(ids_N, self._embedding)

@@ -101,8 +101,6 @@ class Engine:
         self.forward: Forward = fast or ModelForward(model)
         if why:
             _print_once(f"the model's own forward, which is slower: {why}")
-        elif fast is not None and fast.lacks:
-            _print_once(f"attention by PyTorch's operations, which are slower: {fast.lacks}")
 
     def decoding_in(self, dtype: str) -> Engine:
         """Return a sampler of the same weights that multiplies in this format (`train.decoding`).

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from rft import config
-from rft.kernels import decoding, onednn
+from rft.kernels import onednn
 from rft.models import weights
 from rft.models.unmerged import Unmerged
 from rft.sampling import decode as fast_forward
@@ -269,14 +269,9 @@ def test_the_models_own_forward_serves_any_dialogue_too():
 
 
 # -- what a session begins with --------------------------------------------------------------------
-@pytest.mark.parametrize("by_the_loop", [True, False])
 @pytest.mark.parametrize("kind", [*KINDS, "llama with biases"])
-def test_a_session_with_packed_weights_computes_what_the_model_does(
-    kind: str, by_the_loop: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_session_with_packed_weights_computes_what_the_model_does(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Small weights are packed here, too. It begins, takes a step, and goes on."""
-    if not by_the_loop:
-        monkeypatch.setattr(decoding, "why_not", lambda: "asked for")
     monkeypatch.setattr(onednn, "PACKED", 1)
     biases = {"attention_bias": True, "mlp_bias": True} if "biases" in kind else {}
     ours = network(kind=kind.split()[0], **biases)

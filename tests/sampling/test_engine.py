@@ -20,7 +20,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, MistralConfig, MistralFo
 
 from rft.chat.renderer import Chat
 from rft.errors import UserError
-from rft.kernels import decoding, onednn
+from rft.kernels import onednn
 from rft.rollouts.loop_thread import LoopThread
 from rft.sampling import engine as sampler
 from rft.sampling.batching import Row
@@ -524,16 +524,6 @@ def test_slots_of_weights_that_gave_nan_are_not_used_again(parts: tuple[Any, Cha
         sampled_ids(temperature)
     weight.data.copy_(before)
     assert sampled_ids(1.0) == expected
-
-
-def test_who_cannot_have_the_loop_is_told_why_once(
-    parts: tuple[Any, Chat], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(decoding, "why_not", lambda: "OSError: another OpenMP")
-    for _ in range(2):
-        Engine(*parts, small_policy.device())
-    output = capsys.readouterr().out
-    assert output.count("attention by PyTorch's operations, which are slower: OSError: another OpenMP") == 1
 
 
 # -- lower precision -------------------------------------------------------------------------------
