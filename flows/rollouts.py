@@ -35,7 +35,7 @@ from rft.formatting import counted
 from rft.rollouts import log as rollout_log
 from rft.rollouts import store as rollout_store
 from rft.rollouts.log import LogRow
-from rft.types import EARLIER_STOP_REASONS, StopReason
+from rft.types import EARLIER_STATUSES, EARLIER_STOP_REASONS, StopReason
 from tasks.promotion import champions, elsewhere, retiring
 from tasks.runs import artifacts, records
 from tasks.runs.clone import Clone
@@ -52,6 +52,8 @@ _COMPARISONS: dict[str | None, Callable[[Any, float], Any]] = {
     "==": operator.eq,
     None: operator.eq,
 }
+_EARLIER = {"status": EARLIER_STATUSES, "stop_reason": EARLIER_STOP_REASONS}
+_VALUES = re.compile(r"\b(status|stop_reason)\b\W*(?:(?:not\s+)?in\b\W*)?'(\w+)'", re.IGNORECASE)
 _REWARD = re.compile(r"\s*(<=|>=|==|=|!=|<|>)?\s*(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*")
 
 
@@ -220,7 +222,10 @@ def _reward(text: str) -> Any:
 
 def _where(table: pa.Table, text: str) -> pa.Array:
     """Return the rows for which a DuckDB expression is true. It sees the columns and nothing else:
-    no file, no network, no statement."""
+    no file, no network, no statement. Raises UserError for a value that has another name since."""
+    for column, value in _VALUES.findall(text):
+        if today := _EARLIER[column.lower()].get(value):
+            raise UserError(f"--where {text!r}: {value} is called {today} since, in older runs too. Write that.")
     numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
     closed: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": False,

@@ -214,6 +214,26 @@ def test_a_stop_reason_of_0_1_0_may_be_asked_for(rft: Rft) -> None:
         assert "No rollout of run" in rft("rollouts", "--stop", name)[1]
 
 
+@pytest.mark.parametrize(
+    ("where", "today"),
+    [
+        ("status = 'timeout'", "grader_timeout"),
+        ("Status IN ('policy_error', 'ok')", "unjudgeable_answer"),
+        ("reward IS NULL AND stop_reason!='policy_error'", "sampler_error"),
+    ],
+)
+def test_a_value_of_0_1_0_in_an_expression_is_refused_with_its_name_of_today(rft: Rft, where: str, today: str) -> None:
+    """It would fit no row, and nobody would be told."""
+    code, _, error = rft("rollouts", "--where", where)[:3]
+    assert code == 2
+    assert f"is called {today} since" in error
+
+
+@pytest.mark.parametrize("where", ["stop_reason = 'timeout'", "stop_reason NOT IN ('parse_error')", "status = 'ok'"])
+def test_values_that_have_their_name_still_are_compared(rft: Rft, where: str) -> None:
+    assert rft("rollouts", "--where", where)[0] == 0
+
+
 def test_nothing_fits(rft: Rft) -> None:
     assert rft("rollouts", "--step", "99")[:2][0] == 0
     assert "No rollout of run" in rft("rollouts", "--step", "99")[1]
