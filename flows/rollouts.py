@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import operator
 import os
 import re
@@ -53,7 +54,7 @@ _COMPARISONS: dict[str | None, Callable[[Any, float], Any]] = {
     None: operator.eq,
 }
 _EARLIER = {"status": EARLIER_STATUSES, "stop_reason": EARLIER_STOP_REASONS}
-_VALUES = re.compile(r"\b(status|stop_reason)\b\W*(?:(?:not\s+)?in\b\W*)?'(\w+)'", re.IGNORECASE)
+_QUOTED = re.compile(r"'(\w+)'")
 _REWARD = re.compile(r"\s*(<=|>=|==|=|!=|<|>)?\s*(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*")
 
 
@@ -223,9 +224,12 @@ def _reward(text: str) -> Any:
 def _where(table: pa.Table, text: str) -> pa.Array:
     """Return the rows for which a DuckDB expression is true. It sees the columns and nothing else:
     no file, no network, no statement. Raises UserError for a value that has another name since."""
-    for column, value in _VALUES.findall(text):
-        if today := _EARLIER[column.lower()].get(value):
-            raise UserError(f"--where {text!r}: {value} is called {today} since, in older runs too. Write that.")
+    columns = [column for column in _EARLIER if column in text.lower()]
+    for column, value in itertools.product(columns, _QUOTED.findall(text)):
+        is_todays = value in list(StopReason) and "stop_reason" in columns
+        if not is_todays and (today := _EARLIER[column].get(value)):
+            now = f"The {column} {value} is called {today} now, for rollouts of older runs too"
+            raise UserError(f"--where {text!r}: {now}. Write '{today}'.")
     numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
     closed: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": False,

@@ -35,7 +35,7 @@ from tasks.ledger.state import State
 from tasks.ledger.statement import Content
 from tasks.promotion import champions, counting
 from tasks.promotion.content import prompt_sha256
-from tasks.runs import artifacts, champion
+from tasks.runs import champion
 from tasks.runs.artifacts import Revision
 from tasks.runs.run import Run
 
@@ -220,7 +220,7 @@ def assert_fits(state: State, entry: int, at: Revision, run: str) -> None:
         return  # `authorise` says what is wrong
     counting.assert_counted(at.clone, state, look, at, run)
     # as written: the run wrote every value out, and a later version may know more keys
-    params: dict[str, Any] = artifacts.read_yaml(at.file("params.yaml") or b"")
+    params = at.settings
     settings = json.loads(look.act.settings)
     told = settings["challenger"]
     sampled = {(arm.sampled.k, arm.sampled.temperature) for arm in compared.arms}

@@ -149,6 +149,14 @@ class Revision:
         """The name under which the registry knows this revision's recipe."""
         return Path(self.recipe).name
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All of params.yaml, as the run wrote it. Raises UserError for what no run wrote."""
+        with self._whole("params.yaml") as params:
+            if not isinstance(params, dict):
+                raise TypeError("no sections")
+            return params
+
     @contextmanager
     def _whole(self, path: str) -> Iterator[Any]:
         """A file of the revision as YAML, empty where there is none, and what to say of one that

@@ -55,7 +55,7 @@ class Served:
         """
         if self.revision is None or self.weights is None:
             return
-        raw = artifacts.read_yaml(self.revision.file("params.yaml") or b"")
+        raw = self.revision.settings
         try:
             where = f"params.yaml of run {self.champion.run}"
             then: config.Policy = config.parse(raw.get("policy") or {}, where, config.Policy)

@@ -218,7 +218,8 @@ def test_a_stop_reason_of_0_1_0_may_be_asked_for(rft: Rft) -> None:
     ("where", "today"),
     [
         ("status = 'timeout'", "grader_timeout"),
-        ("Status IN ('policy_error', 'ok')", "unjudgeable_answer"),
+        ("Status IN ('ok', 'policy_error')", "unjudgeable_answer"),
+        ("'parse_error' <> status", "grader_bad_reply"),
         ("reward IS NULL AND stop_reason!='policy_error'", "sampler_error"),
     ],
 )
@@ -226,7 +227,7 @@ def test_a_value_of_0_1_0_in_an_expression_is_refused_with_its_name_of_today(rft
     """It would fit no row, and nobody would be told."""
     code, _, error = rft("rollouts", "--where", where)[:3]
     assert code == 2
-    assert f"is called {today} since" in error
+    assert f"is called {today} now" in error
 
 
 @pytest.mark.parametrize("where", ["stop_reason = 'timeout'", "stop_reason NOT IN ('parse_error')", "status = 'ok'"])
