@@ -54,7 +54,7 @@ def resume_exact(args: list[str]) -> Figure:
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        ours = tiny_recipe.make(folder)
+        ours = tiny_recipe.teachable(tiny_recipe.make(folder))
         _run_ladder(folder / "stages", ours)
         whole = _prepared(folder, ours, "whole")
         code, lasted, began = _train(whole, None)
