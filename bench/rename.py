@@ -86,7 +86,7 @@ def rename(root: Path, rows: list[Row]) -> None:
     joins two names."""
     texts = dict(_texts(root))
     before = dict(texts)
-    problems = list[str]()
+    paths, problems = list(texts), list[str]()
     for row in rows:
         found = 0
         for path, text in texts.items():
@@ -102,7 +102,12 @@ def rename(root: Path, rows: list[Row]) -> None:
                     problems.append(f"line {row.line}: {path} has a name {clash} already")
             found += new != text
             texts[path] = new
-        if not found and row.kind != "move":
+        if row.kind == "move":  # perhaps of what an earlier row moved
+            moved = [row.new + path[len(row.old) :] if f"{path}/".startswith(f"{row.old}/") else path for path in paths]
+            if moved == paths:
+                problems.append(f"line {row.line}: there is no {row.old} to move")
+            paths = moved
+        elif not found:
             problems.append(f"line {row.line}: {row.old!r} is nowhere in {row.scope}")
     if problems:
         raise ValueError("\n".join(problems))

@@ -226,6 +226,7 @@ def _where(table: pa.Table, text: str) -> pa.Array:
     no file, no network, no statement. Raises UserError for a value that has another name since."""
     columns = [column for column in _EARLIER if column in text.lower()]
     for column, value in itertools.product(columns, _QUOTED.findall(text)):
+        # 'timeout' and 'parse_error' are stop reasons still: beside that column they may be meant.
         is_todays = value in list(StopReason) and "stop_reason" in columns
         if not is_todays and (today := _EARLIER[column].get(value)):
             now = f"The {column} {value} is called {today} now, for rollouts of older runs too"

@@ -81,6 +81,7 @@ def test_a_moved_folder(clone: Path) -> None:
         ("name\t*\tabsent\tpresent\n", "line 1: 'absent' is nowhere in *"),
         ("name\ta.py\tsay\tlabel\n", "line 1: a.py has a name label already"),
         ("text\tpage.md\tnowhere\thereabouts\n", "line 1: 'nowhere' is nowhere in page.md"),
+        ("name\t*\tsay\treport_line\nmove\t\tshop/tell.py\tshop/it.py\n", "line 2: there is no shop/tell.py to move"),
     ],
 )
 def test_a_row_that_does_nothing_or_joins_two_names_changes_no_file(clone: Path, table: str, message: str) -> None:
