@@ -33,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "reach"
 BEFORE = "f9fa62e"
 """The last commit at which the second tier took 27 minutes."""
+NEEDED_BEFORE = ("numba==0.68.1", "llvmlite==0.50.0")
+"""What that commit imports and today's code does not."""
 SEED, FAULTS = 0, 2
 TESTS = {
     "flows/cli/baseline.py": "tests/flows/test_baseline_verb.py",
@@ -84,7 +86,7 @@ def test_reach(args: list[str]) -> Figure:
         sys.exit(f"test_reach: no such module: {', '.join(sorted(unknown))}. Known: {', '.join(TESTS)}.")
     if subprocess.run(["git", "cat-file", "-e", BEFORE], cwd=ROOT, capture_output=True).returncode:
         return unmeasured("test_reach", f"this clone's history has no commit {BEFORE}: git fetch --unshallow")
-    sides = Side.at("before", BEFORE), Side.at("now", "HEAD")
+    sides = Side.at("before", BEFORE, NEEDED_BEFORE), Side.at("now", "HEAD")
     lost, seen = list[str](), {side.name: list[bool | None]() for side in sides}
     for module in TESTS:
         for fault in faults(module, *((side.root / module).read_text(encoding="utf-8") for side in sides)):
@@ -161,10 +163,12 @@ class Side:
     name: str
     root: Path
     kept: Path
+    packages: tuple[Path, ...] = ()
+    """Folders of packages that only this side needs."""
 
     @classmethod
-    def at(cls, name: str, revision: str) -> Side:
-        """Lay out a clone at that commit."""
+    def at(cls, name: str, revision: str, needed: tuple[str, ...] = ()) -> Side:
+        """Lay out a clone at that commit, and install what it needs beyond this environment."""
         asked = ["git", "rev-parse", f"{revision}^{{tree}}"]
         tree = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
         root = PLACE / name
@@ -172,7 +176,11 @@ class Side:
             subprocess.run(["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(root)], check=True)
         for command in (["fetch", "--quiet", str(ROOT), "HEAD"], ["checkout", "--quiet", "--force", _commit(revision)]):
             subprocess.run(["git", *command], cwd=root, check=True)
-        return cls(name, root, PLACE / f"{name}-{tree[:16]}.json")
+        packages = PLACE / f"{name}-packages"
+        if needed and not packages.exists():
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages), *needed]
+            subprocess.run(command, check=True)
+        return cls(name, root, PLACE / f"{name}-{tree[:16]}.json", (packages,) if needed else ())
 
     def finds(self, fault: Fault, *, ask: bool) -> bool | None:
         """Return whether the tests find it; None where that is not known and nobody asks. Raises
@@ -211,7 +219,7 @@ class Side:
             process = subprocess.Popen(
                 command,
                 cwd=self.root,
-                env=os.environ | {"PYTHONPATH": str(self.root)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (self.root, *self.packages)))},
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
