@@ -118,7 +118,8 @@ _IN_REVISION = (
     "params.yaml",
     "dvc.lock",
     "dvc.yaml",
-    "constraints.txt",
+    "data/engine/PINS.json",
+    "data/engine/train.json",
     "data/environment.json",
     "data/champion/champion.json",
     "data/champion/weights.dvc",
@@ -243,7 +244,8 @@ def revisions(scene: Scene) -> Iterator[Case]:
             ("stage:RUN/*", "parameters:*"),
             ("entry:*", "run:RUN"),  # of a setting that no stage of this clone reads
         )
-    for path in ("constraints.txt", "rft/errors.py", "rft/files.py", "rft/stopping.py", "rft/__main__.py"):
+    engine = ("data/engine/PINS.json", "data/engine/gate.json")
+    for path in (*engine, "rft/errors.py", "rft/files.py", "rft/stopping.py", "rft/__main__.py"):
         yield case(f"{path} replaced", lambda s, path=path: {path: b"# another\n"}, ("stage:RUN/*", "code:files/*"))
     for path in ("tools.py", "grader.json", "examples.py", "exploits.jsonl"):
         where = f"recipes/tiny/{path}"
@@ -259,8 +261,8 @@ def revisions(scene: Scene) -> Iterator[Case]:
     yield case("the champion's weights are others", lambda s: {f"{WEIGHTS}.dvc": _pointer(s)}, of_champion)
     declared = ("revision:*", "stage:RUN/*")
     for what, found, put in (
-        ("a command", b"cmd: exec python -m rft train", b"cmd: exec python -m rft other"),
-        ("a dependency", b"      - rft/rows.py\n", b""),
+        ("a command", b"cmd: exec rft-stage train", b"cmd: exec rft-stage other"),
+        ("a dependency", b"      - data/engine/train.json\n", b""),
         ("an output", b"      - data/gate/timing.json\n", b""),
         ("a setting", b"      - drift\n", b""),
     ):

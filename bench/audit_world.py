@@ -51,7 +51,7 @@ WINDOW, OVERLAP = 40, 10
 STORE = "store"
 
 Outcome = Literal["promote", "prompt_only", "reject", "inconclusive", "drift_stop"]
-Change = Literal["", "recipe", "grader", "packages", "edits", "base"]
+Change = Literal["", "recipe", "grader", "engine", "edits", "base"]
 RequestStatus = Literal["promoted", "rejected", "waits"]
 Then = Literal["", "rollback", "opened", "alias"]
 
@@ -72,7 +72,7 @@ class Plot:
 CHOSEN = (
     Plot(outcome="prompt_only"),
     Plot(change="base"),
-    Plot(trains_from="champion", source="window", change="packages"),
+    Plot(trains_from="champion", source="window", change="engine"),
     Plot(model="given", outcome="promote", change="recipe"),
     Plot(outcome="prompt_only", change="grader"),
     Plot(change="edits", trains_from="champion"),
@@ -91,7 +91,7 @@ def plots(rng: Random) -> Iterator[Plot]:
     while True:
         model = rng.choices(MODELS, (3, 1))[0]
         outcomes: list[Outcome] = ["promote", "prompt_only", "reject", "inconclusive", "drift_stop"]
-        changes: list[Change] = ["", "recipe", "grader", "packages", "edits"]
+        changes: list[Change] = ["", "recipe", "grader", "engine", "edits"]
         thens: list[Then] = ["", "rollback", "opened", "alias"]
         yield Plot(
             model=model,
@@ -325,10 +325,9 @@ def _change(world: World, number: int, plot: Plot) -> None:
     elif plot.change == "grader":
         grader = json.loads((recipe / "grader.json").read_text())
         (recipe / "grader.json").write_text(json.dumps(grader | {"name": f"exact-{number}"}))
-    elif plot.change == "packages":
-        pins = (root / "constraints.txt").read_text().splitlines()
-        kept = [pin for pin in pins if not pin.startswith("annotated-types==")]
-        (root / "constraints.txt").write_text("\n".join([*kept, f"annotated-types==0.8.{number}"]) + "\n")
+    elif plot.change == "engine":
+        with (root / "rft/rows.py").open("a") as file:
+            file.write(f"\n# as of run {number}\n")
     elif plot.change == "base":
         world.base += 1
     if plot.change and plot.change not in ("edits", "base"):

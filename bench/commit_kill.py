@@ -140,10 +140,11 @@ def commit_kill(args: list[str]) -> Figure:
 def _prepared(folder: Path) -> Path:
     """A tree as a run has it, up to the examples; its stages are counted from here on."""
     from rft import reports
+    from tasks.runs import engine
     from tests import ladder, tiny_recipe
 
     folder.mkdir()
-    for name in ("dvc.yaml", "constraints.txt", ".dvcignore"):
+    for name in ("agent_rft.py", "dvc.yaml", ".dvcignore"):
         shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "rft", folder / "rft", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".dvc").mkdir()
@@ -167,6 +168,7 @@ def _prepared(folder: Path) -> Path:
     with ladder.inside(folder):
         reports.write(reports.Champion(), Path("data/champion/champion.json"))
         ladder.run("examples", settings)
+    engine.write(folder, folder, folder / "recipes/tiny", folder / ".rft")
     return folder
 
 
@@ -185,10 +187,10 @@ def _killed(tree: Path, stage: str, moment: str) -> tuple[int, float]:
     environment = os.environ | {
         "RFT_STATE": str(tree / ".rft"),
         "DVC_SITE_CACHE_DIR": str(tree / ".rft/dvc"),
+        "RFT_ENGINE": str(tree),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "SHELL": "/bin/sh",
     }
-    environment.pop("PYTHONPATH", None)  # the stage imports the engine of its own tree
     began = time.monotonic()
     command = [sys.executable, "-c", DVC, moment, "repro", "--single-item", stage]
     done = subprocess.run(

@@ -178,8 +178,8 @@ class Side:
             subprocess.run(["git", *command], cwd=root, check=True)
         packages = PLACE / f"{name}-packages"
         if needed and not packages.exists():
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages), *needed]
-            subprocess.run(command, check=True)
+            install = ["install", "--quiet", "--no-deps", "--target", str(packages), *needed]
+            subprocess.run([sys.executable, "-m", "pip", *install], check=True)
         return cls(name, root, PLACE / f"{name}-{tree[:16]}.json", (packages,) if needed else ())
 
     def finds(self, fault: Fault, *, ask: bool) -> bool | None:

@@ -9,9 +9,9 @@ disturbed one also adds noise of 1e-6 to the first weights (tests/disturbed), wh
 what another processor does: the last digits differ, and by the end of a warm start everything does.
 
 A ladder takes minutes. What came of it is kept in bench/results/ladders/, with a hash of all that
-its stages depend on (dvc.yaml says what), and is not run again as long as that is the same. So a
-figure that was cut off goes on, and `ARGS` may name the agents to run now, such as `ARGS="first
-small"`.
+its stages depend on (tasks/dependencies.py finds what), and is not run again as long as that is the
+same. So a figure that was cut off goes on, and `ARGS` may name the agents to run now, such as
+`ARGS="first small"`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bench import figure
 from bench.demo import DRIVER, published
 from bench.ladder import LIMIT_S, Broken, print_line
 from bench.measure import Figure, Part
 from bench.recipes import RECIPES
 from bench.watch import watch
+from tasks import dependencies
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "seeds"
@@ -307,9 +306,8 @@ def stamp(more: Iterable[str], how: Any) -> str:
 @cache
 def _engine() -> frozenset[str]:
     """List the files of the engine that the stages of a ladder depend on."""
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    found = {path for stage in STAGES for path in stages[stage]["deps"]}
-    return frozenset(path for path in found if not path.startswith(("data/", "$")))
+    found = {path for stage in STAGES for path in dependencies.modules(ROOT, stage, ROOT / "recipes")}
+    return frozenset(found | {"constraints.txt"})
 
 
 def _keep(name: str, found: Figure) -> None:

@@ -132,15 +132,15 @@ def _bury(command: int) -> None:
 
 
 def _stages(members: list[psutil.Process]) -> list[tuple[str, int]]:
-    """The processes `python -m rft STAGE`."""
+    """The processes `rft-stage STAGE`."""
     found: list[tuple[str, int]] = []
     for process in members:
         try:
             words = process.cmdline()
         except psutil.Error:
             continue
-        if words[1:3] == ["-m", "rft"] and len(words) > 3:
-            found.append((words[3], process.pid))
+        if len(words) > 2 and Path(words[1]).name == "rft-stage":
+            found.append((words[2], process.pid))
     return found
 
 

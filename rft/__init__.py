@@ -25,6 +25,7 @@ checks that.
     lines, bm25                the lines that a stage prints for its driver; search by words
     commands                   commands in messages, ready to paste
     progress, stopping         a stage's work until its files are safe; stopping on request
+    engine                     which engine and packages a stage is to run with, as hashes
     config                     what configures a run: params.yaml
     reports                    what lives in files
     rows                       the user's own rows, byte for byte

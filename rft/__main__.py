@@ -5,8 +5,7 @@ Five things happen first:
 - From here on, all that the process prints and logs is cleared of secrets (`rft.secrets`).
 - The process asks the kernel to kill it when its parent dies (`rft.process`). Otherwise a killed
   driver would leave an orphan that writes into a later run.
-- It checks that Python imported the engine of this folder. A run has its own worktree, and must
-  never execute another one's code.
+- It checks that Python imported the engine that this stage is to run with (rft/engine.py).
 - It reads params.yaml. A wrong key, or a margin that the gate could never find met
   (rft/grading/margins.py, rft/gate/pool.py), or a prompt that the embedded policy could not read
   (rft/tools/unlearned.py), ends the stage before any compute is spent.
@@ -23,11 +22,9 @@ import errno
 import importlib
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import rft
-from rft import files, secrets
+from rft import engine, files, secrets
 from rft.errors import InfrastructureError, RftError, UserError
 from rft.process import die_with
 
@@ -48,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--params", default="params.yaml", help="the settings (default: params.yaml)")
     options = parser.parse_args(argv)
     try:
-        _assert_own_tree()
+        engine.check(options.stage)
         _run(options.stage, options.params)
     except RftError as error:
         return _fail(str(error), error.exit_code)
@@ -134,16 +131,6 @@ def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
-
-
-def _assert_own_tree() -> None:
-    here = Path.cwd() / "rft"
-    imported = Path(rft.__file__ or "").resolve().parent
-    if (here / "__init__.py").exists() and imported != here.resolve():
-        raise UserError(
-            f"this folder has an engine of its own ({here}), but Python imported {imported}. Start the stage with "
-            "`python -m rft`, from the top of the tree, without PYTHONSAFEPATH."
-        )
 
 
 if __name__ == "__main__":

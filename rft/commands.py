@@ -24,7 +24,7 @@ from rft import files
 
 PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
 """Environment variables. Both hold quoted words."""
-NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "baseline", "drift", "exploits", "gc"})
+NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "engine", "baseline", "drift", "exploits", "gc"})
 """The others take them from the run, or the model, that they name."""
 WHY = ("--reason", "TEXT")
 

@@ -20,9 +20,9 @@ from typing import Any
 
 DATA = "data"
 """Each stage leaves its files in `data/STAGE`."""
+PINS = f"{DATA}/engine/PINS.json"
 RECIPE = "${recipe.path}"
 """Filled in from params.yaml, as DVC does."""
-PACKAGES = "constraints.txt"
 _CHAMPION = f"{DATA}/champion"
 _ROWS = ("examples.keys", "examples.seed", "examples.train")
 """How rows are read, and which the exploits are played on."""
@@ -46,8 +46,13 @@ class Needs:
     """Or single keys, such as `examples.seed`: a stage that does not open the test examples goes on
     where only their number changed."""
     files: tuple[str, ...]
-    """Files and folders, relative to the top of the tree. PACKAGES, which all need, is not among
-    them."""
+    """Files and folders, relative to the agent's folder. Those of the engine, which every stage
+    needs, are not among them."""
+
+
+def engine(stage: str) -> tuple[str, str]:
+    """Name the files that say with which engine and packages a stage is to run (rft/engine.py)."""
+    return f"{DATA}/engine/{stage}.json", PINS
 
 
 def leaves(stage: str, *names: str) -> tuple[str, ...]:
@@ -115,5 +120,5 @@ NEEDS = {
 def from_params(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
     """Return the values of the sections and the files that a stage depends on, as in dvc.yaml."""
     found = NEEDS[stage]
-    paths = [params.recipe.path if name == RECIPE else name for name in found.files]
+    paths = [params.recipe.path if name == RECIPE else name for name in (*found.files, *engine(stage))]
     return [attrgetter(name)(params) for name in found.sections], [Path(path) for path in paths]

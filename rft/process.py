@@ -1,10 +1,14 @@
-"""Start child processes that import our tree, end with their parent, and leave their last output.
+"""Start child processes that import our packages, end with their parent, and leave their last
+words.
 
 A stage, a tool server, a tool worker and a follower of the trainer each run for one parent. One
 that outlived it would write into the next run. So each asks the kernel to kill it with its parent
 (`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two processes
 also end in other ways. A follower of the trainer reads a pipe, which its leader closes to stop it.
 A scheduled run is interrupted, not killed, so that its end is recorded (tasks/runs/clone.py).
+
+`module_command` starts a module of ours by way of agent_rft.py, so that neither the current folder
+nor the user's PYTHONPATH is on its import path.
 
 A child's output goes to a file without a name. If the child dies, the end of it is shown.
 """
@@ -19,6 +23,8 @@ from pathlib import Path
 from typing import IO
 
 TAIL_BYTES = 2000
+ROOT = Path(__file__).resolve().parents[1]
+"""The folder that holds our packages: a clone, a run's worktree, or site-packages."""
 
 DIES_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -46,10 +52,10 @@ def die_with(parent: int | None = None) -> None:
         sys.exit(f"the parent process {parent} is gone")
 
 
-def child_environment() -> dict[str, str]:
-    """Return our environment, for a child that must import the tree that we run from."""
-    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Compose the command that runs a module of the engine, or of what lies beside it, as
+    `python -m` would."""
+    return [sys.executable, "-P", "-s", str(ROOT / "agent_rft.py"), module, *arguments]
 
 
 def tail(output: IO[bytes], num_bytes: int = TAIL_BYTES) -> str:

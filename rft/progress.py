@@ -7,7 +7,7 @@ never computed twice.
 
 `work` is `.rft/progress/STAGE-KEY`, outside `data/STAGE`, because DVC empties that before the stage
 runs. The key is a hash of all that the stage depends on: its sections and input files
-(rft/needs.py), the pinned packages and the engine's source. So work continues only under the
+(rft/needs.py), those of the engine and its packages among them. So work continues only under the
 conditions under which it was left.
 
 The stage's files are safe once DVC has hashed them, moved them into its cache and written dvc.lock,
@@ -93,9 +93,8 @@ def once(stage: str, params: BaseModel, make: Callable[[Path, Path], None]) -> N
 
 
 def folder(stage: str, sections: Iterable[Any], inputs: Iterable[Path]) -> Path:
-    """Make the work folder for these sections and inputs, the pinned packages and the engine's
-    source."""
-    path = files.state() / "progress" / _name(stage, sections, [*inputs, Path(needs.PACKAGES), Path(__file__).parent])
+    """Make the work folder for these sections and inputs."""
+    path = files.state() / "progress" / _name(stage, sections, inputs)
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -105,7 +104,7 @@ def forget(stage: str, params: BaseModel, tree: Path, place: Path) -> None:
     other settings or inputs stays."""
     if any(path.name.startswith(f"{stage}-") and (path / _COMPLETE).exists() for path in _folders(place)):
         sections, inputs = needs.from_params(stage, params)
-        name = _name(stage, sections, [tree / path for path in [*inputs, Path(needs.PACKAGES), Path("rft")]])
+        name = _name(stage, sections, [tree / path for path in inputs])
         for path in _folders(place):
             if path.name == name and (path / _COMPLETE).exists():
                 remove(path)

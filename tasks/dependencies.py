@@ -3,11 +3,12 @@ changed. A test compares.
 
 A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a
 file or inside a function, or by name as a process of its own ("rft.tools.server"); on the modules
-that a recipe imports; on its recipe's folder; on the pinned packages; and on the files that it
-reads. So a comment in the trainer does not repeat the warm start, and no change of code is missed,
-as it is with lists written by hand. The sections of params.yaml are found in the same way: every
-`params.<section>` in what `run` can reach by name. Section `examples` is about several stages: of
-it they are `params.examples.<key>`, so that more test examples do not repeat a training.
+that its recipe imports; on its recipe's folder; and on the files that it reads. So a comment in the
+trainer does not repeat the warm start, and no change of code is missed, as it is with lists written
+by hand. The modules enter a run as a file of hashes (tasks/runs/engine.py). The sections of
+params.yaml are found in the same way: every `params.<section>` in what `run` can reach by name.
+Section `examples` is about several stages: of it they are `params.examples.<key>`, so that more
+test examples do not repeat a training.
 
 Two things cannot be read from the code: which files a stage reads (rft/needs.py, where the engine
 reads it too), and which it leaves (the table below). Outputs are single files where a `timing.json`
@@ -83,12 +84,13 @@ stages:
 """
 
 
-def modules(root: Path, stage: str) -> list[str]:
-    """The paths of all modules of `rft` that this stage may load, in order."""
+def modules(root: Path, stage: str, recipe: Path | None = None) -> list[str]:
+    """List the paths below `root` of all modules of `rft` that this stage may load, those that the
+    recipe's own modules import among them."""
     found: set[Path] = set()
     waiting = [root / "rft" / "__main__.py", _module(root, f"rft.stages.{stage}")]
-    if needs.RECIPE in needs.NEEDS[stage].files:
-        waiting += [path for file in sorted((root / "recipes").rglob("*.py")) for path in _imports(root, file)]
+    if recipe is not None and needs.RECIPE in needs.NEEDS[stage].files:
+        waiting += [path for file in sorted(recipe.rglob("*.py")) for path in _imports(root, file)]
     while waiting:
         path = waiting.pop()
         if path is None or path in found or not path.exists() or _is_only_docstring(path):
@@ -102,7 +104,7 @@ def modules(root: Path, stage: str) -> list[str]:
 def _is_only_docstring(path: Path) -> bool:
     """Whether a package holds a docstring alone: a change of it must not repeat a warm start."""
     return path.name == "__init__.py" and all(
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in _tree(path).body
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in tree(path).body
     )
 
 
@@ -175,16 +177,16 @@ def _mentioned(code: ast.AST) -> Mentioned:
 @cache
 def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[tuple[Path | None, str]]]]:
     """A module's top-level definitions, and what its imports bind: name -> (module, name there)."""
-    tree = _tree(path)
+    code = tree(path)
     defined: dict[str, ast.AST] = {}
-    for node in tree.body:
+    for node in code.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             defined |= {target.id: node for target in targets if isinstance(target, ast.Name)}
     imported: dict[str, list[tuple[Path | None, str]]] = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(code):
         if isinstance(node, ast.ImportFrom):
             base = _base(root, path, node)
             for alias in node.names:
@@ -199,8 +201,8 @@ def render(root: Path) -> str:
     _names.cache_clear()  # the files may have changed since the last time
     lines = [_HEADER]
     for stage, outputs in STAGES.items():
-        lines.append(f"  {stage}:\n    desc: {outputs.description!r}\n    cmd: exec python -m rft {stage}\n    deps:\n")
-        lines += [f"      - {path}\n" for path in (*needs.NEEDS[stage].files, needs.PACKAGES, *modules(root, stage))]
+        lines.append(f"  {stage}:\n    desc: {outputs.description!r}\n    cmd: exec rft-stage {stage}\n    deps:\n")
+        lines += [f"      - {path}\n" for path in (*needs.NEEDS[stage].files, *needs.engine(stage))]
         lines.append("    params:\n")
         lines += [f"      - {section}\n" for section in sections(root, stage)]
         lines.append("    outs:\n")
@@ -209,14 +211,14 @@ def render(root: Path) -> str:
 
 
 def _imports(root: Path, file: Path) -> Iterator[Path | None]:
-    yield from (_module(root, name) for name in _named(root, file, _tree(file)))
+    yield from (_module(root, name) for name in _named(root, file, tree(file)))
 
 
 @cache
-def _named(root: Path, file: Path, tree: ast.Module) -> tuple[str, ...]:
+def _named(root: Path, file: Path, code: ast.Module) -> tuple[str, ...]:
     """What a file may load: what it imports, and texts such as "rft.tools.server"."""
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return tuple(dict.fromkeys([*imported(root, file, tree), *(text for text in texts if text.startswith("rft."))]))
+    texts = (node.value for node in ast.walk(code) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return tuple(dict.fromkeys([*imported(root, file, code), *(text for text in texts if text.startswith("rft."))]))
 
 
 def imported(root: Path, file: Path, within: ast.AST) -> Iterator[str]:
@@ -249,7 +251,7 @@ def _module(root: Path, name: str) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
 
 
-def _tree(file: Path) -> ast.Module:
+def tree(file: Path) -> ast.Module:
     return _parsed(file.read_text(encoding="utf-8"), str(file))
 
 

@@ -51,6 +51,7 @@ REAL = (
     "__main__.py",
     "commands.py",
     "config",
+    "engine.py",
     "errors.py",
     "files.py",
     "gate/__init__.py",
@@ -80,11 +81,11 @@ REAL = (
     "formatting.py",
 )
 COPIED = (
+    "agent_rft.py",
     ".gitignore",
     ".dvcignore",
     ".dvc/config",
     ".dvc/.gitignore",
-    "constraints.txt",
     "data/README.md",
     "data/champion/champion.json",
     "data/model/model.json",

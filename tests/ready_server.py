@@ -19,10 +19,12 @@ import sys
 from multiprocessing import reduction
 from typing import IO, Any
 
+from rft.process import module_command
 from rft.tools import server
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload([__name__])
+STARTS = module_command("rft.tools.server")
 
 DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
 
@@ -33,9 +35,9 @@ class Popen:
     def __init__(
         self, command: list[str], *, env: dict[str, str], stdin: int, stdout: IO[bytes], stderr: Any, process_group: int
     ) -> None:
-        assert command[:3] == [sys.executable, "-m", "rft.tools.server"]
+        assert command[: len(STARTS)] == STARTS
         assert (stdin, stderr, process_group) == (DEVNULL, stdout, 0)
-        given = command[3:], env, os.getcwd(), _Output(stdout.fileno())
+        given = command[len(STARTS) :], env, os.getcwd(), _Output(stdout.fileno())
         self._process = _forks.Process(target=_serve, args=given, daemon=True)
         self._process.start()
         self.terminate, self.kill = self._process.terminate, self._process.kill

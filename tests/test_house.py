@@ -153,9 +153,7 @@ def test_the_stages_are_the_same_everywhere() -> None:
     assert tuple(commands) == STAGES
     assert tuple(pipeline) == STAGES
     assert [name for name in config.Params.model_fields if name in STAGES] == list(STAGES)
-    assert {stage: pipeline[stage]["cmd"] for stage in STAGES} == {
-        stage: f"exec python -m rft {stage}" for stage in STAGES
-    }
+    assert {stage: pipeline[stage]["cmd"] for stage in STAGES} == {stage: f"exec rft-stage {stage}" for stage in STAGES}
 
 
 @pytest.mark.parametrize("stage", STAGES)

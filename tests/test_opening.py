@@ -11,7 +11,7 @@ from ladder_clone import Scripted
 from rft import __main__ as stages
 from rft import files, reports, stage_files
 from rft.errors import RftError
-from tasks.runs import by_hand
+from tasks.runs import by_hand, engine
 from tests import tiny_recipe
 
 ROW = '{"id": "e-1", "messages": [{"role": "user", "content": "Look it up."}]}\n'
@@ -26,6 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     test.parent.mkdir(parents=True)
     test.write_text(ROW, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    engine.write(tmp_path, tmp_path, made, tmp_path / "state")
     return tmp_path
 
 

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from rft.process import DIES_WITH_PARENT, child_environment, last_output, tail
+from rft import process
+from rft.process import DIES_WITH_PARENT, last_output, tail
 
 WAITS = "import time; print('up', flush=True); time.sleep(60)"
 CHILDREN = {
     "die_with": f"import sys; from rft.process import die_with; die_with(int(sys.argv[1])); {WAITS}",
     "DIES_WITH_PARENT": f"{DIES_WITH_PARENT}\n{WAITS}",
 }
+FINDS_US = os.environ | {"PYTHONPATH": str(process.ROOT)}
 PARENT = """
 import os, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE)
@@ -32,9 +34,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
 def test_a_child_ends_with_its_parent_even_if_that_is_killed(child: str) -> None:
     command = [sys.executable, "-c", PARENT, child]
-    with subprocess.Popen(
-        command, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with subprocess.Popen(command, env=FINDS_US, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
@@ -56,7 +56,7 @@ def _runs(pid: int) -> bool:
 def test_a_child_of_another_parent_than_it_was_told_ends_at_once(child: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", child, "0"],
-        env=child_environment(),
+        env=FINDS_US,
         capture_output=True,
         text=True,
         check=False,

@@ -285,7 +285,7 @@ def test_work_is_known_by_all_that_the_stage_depends_on_and_by_nothing_else(tmp_
             raw[section] = raw.get(section, {}) | change
             depends = section in {name.partition(".")[0] for name in known.sections}
             assert (key(stage, config.parse(raw)) != names[0]) is depends, section
-        for file in [*known.files, needs.PACKAGES]:
+        for file in [*known.files, *needs.engine(stage)]:
             path = Path("tiny/tools.py" if file == needs.RECIPE else file)
             before = key(stage, tiny_recipe.params(Path("tiny")))
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,9 +32,9 @@ from rft import commands, secrets
 from rft.errors import RftError, Stopped
 
 VERBS = (
-    "run", "runs", "extend", "baseline", "doctor", "bench", "stage", "exploits", "serve-tools", "report", "cancel",
-    "gc", "approve", "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export", "play",
-    "rollouts", "replay", "up", "new", "invent", "model", "ingest", "drift", "demo", "backup", "restore",
+    "run", "runs", "extend", "baseline", "doctor", "bench", "stage", "engine", "exploits", "serve-tools", "report",
+    "cancel", "gc", "approve", "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export",
+    "play", "rollouts", "replay", "up", "new", "invent", "model", "ingest", "drift", "demo", "backup", "restore",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\

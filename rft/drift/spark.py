@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from rft.errors import InfrastructureError, RftError, UserError
-from rft.process import child_environment
+from rft.process import ROOT
 
 _REMEDY = "Install it with `pip install 'agent-rft[spark]'`, or set drift.engine: local."
 _SCHEMA = "number long, result binary"
@@ -74,7 +74,7 @@ def _session(master: str) -> Any:
         what = "drift.engine: spark: no Java is found, and Spark needs 17 or later"
         raise UserError(f"{what}. Install it, or set JAVA_HOME, or set drift.engine: local.")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYTHONPATH"] = child_environment()["PYTHONPATH"]
+    os.environ["PYTHONPATH"] = str(ROOT)
     builder = sql.SparkSession.builder.master(master).appName("agent-rft").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     # a task per part, however small: adaptive plans would join them, and one worker count them all

@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ import httpx
 
 from rft import commands, config, files, secrets
 from rft.errors import ConfigError, InfrastructureError
-from rft.process import child_environment, last_output, tail
+from rft.process import last_output, module_command, tail
 from rft.recipe import Recipe
 from rft.secrets import Secrets
 from rft.tools import local as local_tools
@@ -120,11 +119,11 @@ class _Process:
         key = token_urlsafe(32)
         secrets.add(KEY, key)
         self.headers = {"Authorization": f"Bearer {key}"}
-        command = [sys.executable, "-m", "rft.tools.server", str(recipe.folder)]
+        command = module_command("rft.tools.server", str(recipe.folder))
         options = recipe.options.model_dump_json(by_alias=True)
         self._process = subprocess.Popen(
             [*command, "--options", options, "--state", state.model_dump_json(), "--parent", str(os.getpid())],
-            env=child_environment() | {KEY: key},
+            env=os.environ | {KEY: key},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

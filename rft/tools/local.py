@@ -35,7 +35,7 @@ from typing import IO, Any, Self
 
 from rft import commands, config
 from rft.errors import ConfigError, InfrastructureError, RftError, ToolError
-from rft.process import child_environment, die_with, last_output, tail
+from rft.process import die_with, last_output, module_command, tail
 from rft.recipe import Recipe, load
 from rft.tools import server as toolserver
 from rft.tools.signatures import CALL_ID, GIVEN, ITEM, TRACE_ID, arguments_model, asks_for
@@ -195,11 +195,10 @@ class _Worker:
         await self._reap()
         if self._output.closed:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-m", "rft.tools.local", str(self._recipe.folder)]
+        command = module_command("rft.tools.local", str(self._recipe.folder))
         options = self._recipe.options.model_dump_json(by_alias=True)
         self._process = await asyncio.create_subprocess_exec(
             *(*command, "--options", options, "--parent", str(os.getpid())),
-            env=child_environment(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._output,

@@ -14,7 +14,6 @@ import os
 import pickle
 import selectors
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -79,11 +78,11 @@ def stage(blocks: Iterable[Block], plan: Plan, processes: int) -> Iterator[int]:
 def _started(plan: Plan) -> Iterator[_Worker]:
     with tempfile.TemporaryFile() as errors:
         popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rft.traffic.worker", str(os.getpid())],
+            process.module_command("rft.traffic.worker", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=process.child_environment() | _LIBRARIES,
+            env=os.environ | _LIBRARIES,
         )
         assert popen.stdin is not None
         assert popen.stdout is not None

@@ -39,7 +39,7 @@ import torch.distributed as dist
 from rft import config
 from rft.errors import ConfigError, InfrastructureError, RftError
 from rft.models import weights
-from rft.process import child_environment, last_output, tail
+from rft.process import last_output, module_command, tail
 from rft.trainer import sharding
 from rft.trainer.learner import Learner
 from rft.trainer.processes import Processes
@@ -146,8 +146,8 @@ class _Follower:
             "MASTER_PORT": port,
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rft.trainer.distributed"],
-            env=child_environment() | {name: str(value) for name, value in place.items()},
+            module_command("rft.trainer.distributed"),
+            env=os.environ | {name: str(value) for name, value in place.items()},
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=self._output,

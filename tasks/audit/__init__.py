@@ -15,6 +15,7 @@ entries     entries of the ledger, and who signed them
 revisions   a run: its revision, code, environment
 recorded    what a run's revision holds, read from hashed objects
 stages      what the run's stages read and wrote
+engine      with which engine they ran
 meanings    what that means: conversations, examples, a base model, weights, a decision
 downwards   a version: who decided, and where its weights come from
 holdings    what a run holds: conversations, examples, packages, hashes

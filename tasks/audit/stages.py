@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from rft import files, stage_files
+from rft import files, needs, stage_files
 from rft.formatting import counted
-from tasks.audit import lock, meanings, traffic
+from tasks.audit import engine, lock, meanings, traffic
 from tasks.audit.graph import altered, fits, unverifiable
 from tasks.audit.lock import Declared, Stage
 from tasks.audit.recorded import Recorded
@@ -83,7 +83,10 @@ class _Stages(Recorded):
         if wrong:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise altered(f"{', '.join(wrong[:3])}{more} of the revision is not what stage {stage.name} ran")
-        return f"MD5 of {counted(len(code), 'file')} recomputed"
+        told = f"MD5 of {counted(len(code), 'file')} recomputed"
+        if needs.PINS not in {dep.path for dep in code}:  # at first dvc.lock named each module
+            return told
+        return f"{told}, {engine.verify(self, stage.name)}"
 
     def _is_code(self, dep: Out) -> bool:
         special = (_CHAMPION, self.params["recipe"]["path"], self.params["traffic"]["file"])

@@ -13,7 +13,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from rft import files, reports, secrets, stage_files
 from rft.errors import InfrastructureError, RftError, UserError
-from rft.process import child_environment, last_output
+from rft.process import last_output, module_command
 from rft.smoke import Smoke
 from tasks.promotion import agents
 from tasks.promotion.agents import Agent
@@ -59,9 +58,9 @@ def _played(clone: Clone, tree: Path, arguments: list[str], on_line: Callable[[s
     """Return the exit code and the last lines."""
     last: deque[str] = deque(maxlen=200)
     process = subprocess.Popen(
-        [sys.executable, "-m", "rft.smoke", *arguments],
+        module_command("rft.smoke", *arguments),
         cwd=tree,
-        env=child_environment() | {files.STATE: str(clone.state), "PYTHONUNBUFFERED": "1"},
+        env=os.environ | {files.STATE: str(clone.state), "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

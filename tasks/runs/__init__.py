@@ -5,6 +5,7 @@ git         Git as a function
 edits       the user's uncommitted work, which travels along
 records     what the clone remembers of each run
 windows     its window, ingested once
+engine      with which engine it works, as hashes
 environment with which packages it works
 artifacts   bytes of a recorded revision, found by hash
 origin      how a recorded run began, from its revision

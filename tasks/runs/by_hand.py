@@ -21,7 +21,7 @@ from rft import commands, config, needs, reports, stage_files
 from rft.errors import UserError
 from rft.models import source
 from rft.types import Example
-from tasks.runs import edits, records, repro, windows
+from tasks.runs import edits, engine, records, repro, windows
 from tasks.runs import run as runs
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
@@ -45,6 +45,7 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
                 and (clone.root / path).exists()
             ):
                 _copy(clone.root / path, tree / path)
+        engine.write(tree, tree, tree / params.recipe.path, clone.state)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, name)
     return outcome
@@ -73,6 +74,7 @@ def measure(
         reports.write_lines((row.line for row in rows), tree / stage_files.examples_file("validation"))
         reports.write_json(params.examples.keys.model_dump(), tree / stage_files.KEYS)
         served.place(tree)
+        engine.write(tree, tree, tree / params.recipe.path, clone.state)
         for name in ("policy", "baseline"):
             repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, "baseline")

@@ -2,10 +2,10 @@
 
 Changes of tracked files travel as a binary patch, files that are neither tracked nor ignored as
 copies. Not counted are params.yaml (a run writes its own, and records it), dvc.lock (a result),
-data/champion, data/model, data/registration and data/environment.json (written by the flow) and
-infra/ledger.yaml (written when the first person approves, and read in the clone alone). A dirty run
-carries the hash of its edits, and cannot be promoted without an override, because no branch holds
-its code.
+data/champion, data/engine, data/model, data/registration and data/environment.json (written by the
+flow) and infra/ledger.yaml (written when the first person approves, and read in the clone alone). A
+dirty run carries the hash of its edits, and cannot be promoted without an override, because no
+branch holds its code.
 
 Everything that travels stays in a Git revision for ever. So a run is refused when a file holds the
 value of a declared secret (an `env:NAME` in params.yaml) or is too large for Git; the message names
@@ -34,6 +34,7 @@ _NOT_EDITS = (
     "infra/ledger.yaml",
     str(stage_files.ENVIRONMENT),
     str(stage_files.folder("champion")),
+    str(stage_files.folder("engine")),
     str(stage_files.folder("model")),
     str(stage_files.folder("registration")),
 )

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
-from rft import commands, config, files, progress, secrets, stopping
+from rft import commands, config, engine, files, progress, secrets, stopping
 from rft.__main__ import STAGES
 from rft.errors import InfrastructureError, RftError, Stopped, UserError
 from tasks.runs import dvc_process
+from tasks.runs import engine as engines
 from tasks.runs.console import Lines
 
 How = Literal["ran", "unchanged", "restored"]
@@ -82,7 +83,7 @@ def repro(
     """
     lines = listener.get()
     lines.begin(stage)
-    environment = _of_stages(state, run, deadline)
+    environment = _of_stages(tree, state, run, deadline)
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
     error: list[str] = []  # what the stage ends with: told once, by whoever catches it
@@ -124,13 +125,18 @@ def repro(
 
 def load(loaded: dvc_process.Loaded, tree: Path, state: Path, run: str, deadline: float | None) -> None:
     """Start to load DVC for the stages of a run."""
-    loaded.start(tree, _of_stages(state, run, deadline))
+    loaded.start(tree, _of_stages(tree, state, run, deadline))
 
 
-def _of_stages(state: Path, run: str | None, deadline: float | None) -> dict[str, str]:
+def _of_stages(tree: Path, state: Path, run: str | None, deadline: float | None) -> dict[str, str]:
     """What a stage finds in its environment."""
-    found = {files.STATE: str(state), stopping.RUN: run or "", stopping.DEADLINE: f"{deadline or ''}"}
-    return found | {"PYTHONUNBUFFERED": "1"}
+    return {
+        engine.FOLDER: str(engines.folder(tree)),
+        files.STATE: str(state),
+        stopping.RUN: run or "",
+        stopping.DEADLINE: f"{deadline or ''}",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _show(lines: Lines, several: list[str]) -> None:

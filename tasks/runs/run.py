@@ -33,14 +33,14 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, files, reports, secrets, stage_files, stopping
+from rft import commands, config, files, needs, reports, secrets, stage_files, stopping
 from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
 from rft.models import source
 from rft.models.source import Resolved
 from rft.reports import Model, Registration
 from tasks.runs import edits as user_edits
-from tasks.runs import environment, records, windows
+from tasks.runs import engine, environment, records, windows
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.dvc_process import Loaded
@@ -59,6 +59,7 @@ _FORCED = (
     str(stage_files.path(Model)),
     f"{stage_files.folder('model')}/{source.TEMPLATE}",
     str(stage_files.ENVIRONMENT),
+    *sorted({path for stage in needs.NEEDS for path in needs.engine(stage)}),
 )
 
 
@@ -213,6 +214,9 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
             stack.enter_context(records.held(records.lock(clone, run.name), wait=True))
             run.max_hours, run.since = what.params.run.max_hours, time.time()
             environment.record(run.tree, records.now())
+            # anew in an adopted run: the engine may have been upgraded meanwhile, and stages that
+            # can load what changed run again
+            engine.write(run.tree, run.tree, run.tree / what.params.recipe.path, clone.state)
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
             yield run

@@ -121,16 +121,15 @@ STAGE = (
 )
 DRIVER = """import subprocess, sys
 for stage, seconds in (pair.split("=") for pair in sys.argv[1:]):
-    subprocess.run([sys.executable, "-m", "rft", stage, seconds], check=True, start_new_session=True)
+    subprocess.run([sys.executable, "rft-stage", stage, seconds], check=True, start_new_session=True)
 """
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder whose `rft` package has stages that take 64 MiB and sleep, and a driver that runs
-    them in sessions of their own."""
-    (tmp_path / "rft").mkdir()
-    (tmp_path / "rft" / "__main__.py").write_text(STAGE)
+    """A folder whose `rft-stage` takes 64 MiB and sleeps, and a driver that runs stages in sessions
+    of their own."""
+    (tmp_path / "rft-stage").write_text(STAGE)
     (tmp_path / "driver.py").write_text(DRIVER)
     return tmp_path
 

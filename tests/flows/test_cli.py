@@ -24,6 +24,7 @@ VERBS = (
     "runs",
     "extend",
     "stage",
+    "engine",
     "exploits",
     "serve-tools",
     "report",

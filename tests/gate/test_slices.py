@@ -15,6 +15,7 @@ from rft.errors import UserError
 from rft.gate import pool, slices
 from rft.reports import Arm, Check, Evaluation, Row, wording
 from rft.stages import examples
+from tasks.runs import engine
 from tests import sample_reports
 from tests.sick_agents import examine
 
@@ -191,5 +192,6 @@ def test_a_slice_of_one_is_an_error_wherever_the_examples_are_known(
         source="recipe", counts={"test": 2000}, sha256={}, leakage={}, slices={"test": {"lonely": 1, "odd": 1999}}
     )
     reports.write(report, tmp_path / "data/examples/report.json")
+    engine.write(tmp_path, tmp_path, made, tmp_path / "state")
     assert stages.main(["gate"]) == 2
     assert "slice 'lonely' has 1 test example" in capsys.readouterr().err

@@ -194,6 +194,22 @@ def test_a_rewritten_ref_is_named(clone: Clone) -> None:
     assert broken(ask(clone)) == [("entry", "asks for the promotion of", "run")]
 
 
+def ask_rewritten(clone: Clone, changes: dict[str, bytes | None]) -> Audit:
+    """Audit the run after its revision was made anew, and nothing signed names the old one."""
+    record = records.load_all(clone)[0]
+    records.save(clone, record.model_copy(update={"revision": rewrite(clone, changes)}))
+    forget_ledger(clone)
+    return ask(clone, record.name)
+
+
+@pytest.mark.slow
+def test_an_engine_that_was_installed_in_another_version_is_told(clone: Clone) -> None:
+    """The scripted stages are not those of the package that is installed here."""
+    found = [link for link in ask_rewritten(clone, {"agent_rft.py": None}).links if link.says == "ran the code"]
+    assert {link.state for link in found} == {"not verifiable"}
+    assert all("it ran another version of the engine, of agent-rft 0" in link.why for link in found), found
+
+
 def forget_ledger(clone: Clone) -> None:
     clone.git("update-ref", "-d", "refs/rft/ledger")
     (clone.state / "ledger/seen.json").unlink()
@@ -203,11 +219,12 @@ def forget_ledger(clone: Clone) -> None:
 CHANGES: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "a parameter": ("params.yaml", lambda raw: raw.replace(b"alpha: ", b"alpha: 1"), "had the settings"),
     "code": ("rft/types.py", lambda raw: raw + b"\n# changed\n", "ran the code"),
-    "the pins": ("constraints.txt", lambda raw: raw.replace(b"==", b"==9"), "ran the code"),
+    "the pins": ("data/engine/PINS.json", lambda raw: raw.replace(b': "', b': "9'), "ran the code"),
+    "the engine's hashes": ("data/engine/gate.json", lambda raw: raw.replace(b': "', b': "9'), "ran the code"),
     "the recipe": ("recipes/tiny/examples.py", lambda raw: raw + b"\n# changed\n", "read"),
     "the package list": ("data/environment.json", lambda raw: raw.replace(b'"pytest": "', b'"pytest": "9'), "ran with"),
     "no package list": ("data/environment.json", lambda raw: None, "ran with"),
-    "dvc.lock": ("dvc.lock", lambda raw: raw.replace(b"cmd: exec python -m rft drift", b"cmd: true"), "ran"),
+    "dvc.lock": ("dvc.lock", lambda raw: raw.replace(b"cmd: exec rft-stage drift", b"cmd: true"), "ran"),
     "the champion": ("data/champion/champion.json", lambda raw: raw.replace(b"0", b"7", 1), "read"),
     "the registration": ("data/registration/registration.json", lambda raw: raw.replace(b"1", b"2"), "ran the code"),
 }
@@ -217,11 +234,7 @@ CHANGES: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
 def test_a_run_that_nothing_signed_names_is_checked_inside_itself(clone: Clone, what: str) -> None:
     """Its ref was rewritten, with a record that fits: the revision contradicts itself."""
     name, change, says = CHANGES[what]
-    commit = rewrite(clone, {name: change(at(clone).file(name) or b"")})
-    record = records.load_all(clone)[0]
-    records.save(clone, record.model_copy(update={"revision": commit}))
-    forget_ledger(clone)
-    found = ask(clone, record.name)
+    found = ask_rewritten(clone, {name: change(at(clone).file(name) or b"")})
     assert says in {link.says for link in found.broken()}, found.broken()
 
 

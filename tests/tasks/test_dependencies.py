@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rft import stage_files
+from rft import needs, stage_files
 from rft.needs import NEEDS, leaves
 from rft.types import SPLITS
 from tasks import dependencies
@@ -51,7 +51,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def named(root: Path, stage: str) -> set[str]:
-    return {path.removeprefix("rft/").removeprefix("stages/") for path in modules(root, stage)} - {
+    return {
+        path.removeprefix("rft/").removeprefix("stages/") for path in modules(root, stage, root / "recipes/mine")
+    } - {
         "__init__.py",
         "__main__.py",
     }
@@ -59,7 +61,7 @@ def named(root: Path, stage: str) -> set[str]:
 
 def test_every_way_to_come_to_a_module_counts(root: Path) -> None:
     assert named(root, "gate") == {"gate.py"}
-    assert named(root, "drift") == {"drift.py", "traffic.py", "types.py"}, "its own imports, and those of the recipes"
+    assert named(root, "drift") == {"drift.py", "traffic.py", "types.py"}, "its own imports, and those of its recipe"
     assert named(root, "train") == {
         "train.py",
         "shared.py",
@@ -135,7 +137,8 @@ def test_what_a_stage_opens_by_name_is_among_what_it_reads(repository: Path) -> 
 def test_the_pipeline_is_in_order_and_test_examples_have_one_reader(repository: Path) -> None:
     pipeline = yaml.safe_load(dependencies.render(repository))["stages"]
     registered = {"data/registration/opening.json", "data/registration/registration.json"}
-    made: set[str] = {"data/champion", "data/model", "data/window", *registered}  # the flow's
+    engine = {path for stage in pipeline for path in needs.engine(stage)}
+    made: set[str] = {"data/champion", "data/model", "data/window", *engine, *registered}  # the flow's
     for stage, row in pipeline.items():
         stage_files = {path for path in row["deps"] if path.startswith("data/")}
         assert stage_files <= made | {out for out in made if out.endswith("/")}, (

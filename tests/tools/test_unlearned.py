@@ -13,6 +13,7 @@ from rft import __main__ as stage
 from rft import config
 from rft.errors import ConfigError
 from rft.tools import unlearned
+from tasks.runs import engine
 from tests import tiny_recipe
 from tests.sick_agents import examine
 
@@ -55,9 +56,10 @@ def test_a_stage_ends_before_the_warm_start(
     monkeypatch.chdir(tmp_path)
     raw = tiny_recipe.params(recipe, **MCP).model_dump(mode="json", by_alias=True)
     Path("params.yaml").write_text(yaml.safe_dump(raw))
+    engine.write(tmp_path, tmp_path, recipe, tmp_path / "state")
     assert stage.main(["policy"]) == ConfigError.exit_code
     assert "tools.mcp = desk: the embedded policy would be shown" in capsys.readouterr().err
-    assert list(Path().iterdir()) == [Path("params.yaml")]
+    assert not Path("data/policy").exists()
 
 
 def test_the_doctor_says_so_and_looks_at_the_rest(recipe: Path) -> None:

@@ -257,7 +257,7 @@ def test_a_killed_ingest_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> No
     expected = content(made(whole, log(4000), unit="user"))
     (killed / "window.jsonl").write_bytes(log(4000))
     run = [sys.executable, "-P", "-c", KILLED, str(killed)]
-    with subprocess.Popen(run, env=process.child_environment(), start_new_session=True) as popen:
+    with subprocess.Popen(run, env=os.environ | {"PYTHONPATH": str(process.ROOT)}, start_new_session=True) as popen:
         deadline = time.monotonic() + 30
         while len(list(killed.glob("snapshots/.work-*/staged/*.json"))) < 3:
             assert time.monotonic() < deadline

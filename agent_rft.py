@@ -1,0 +1,65 @@
+"""Start agent-rft with its own packages on the import path, and nobody else's.
+
+`rft`, `tasks` and `flows` are names that other programs use, too: a user's repository has a
+`tasks.py`, or its environment another package named `rft`. Python would import those first where
+the current folder or PYTHONPATH comes first. So everything of ours starts here, in a module whose
+name is the distribution's own:
+
+    rft            the command line
+    rft-stage      one stage of the ladder, as DVC starts it: the engine in RFT_ENGINE, else ours
+    python -P -s agent_rft.py MODULE ...    a child process: a tool server, a smoke test
+
+Each takes the current folder, PYTHONPATH and the user's own site-packages off the import path, then
+makes sure that the packages lie beside this file. Nothing of ours is imported before that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import site
+import sys
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+ENGINE = "RFT_ENGINE"
+"""The folder that holds the engine of a run, where it is not this one: a worktree of a development
+clone has an engine of its own, with the user's edits."""
+
+
+def rft() -> int:
+    _own_path(HERE, "rft", "tasks", "flows")
+    from flows.cli import main
+
+    return main()
+
+
+def stage() -> int:
+    _own_path(os.environ.get(ENGINE) or HERE, "rft")
+    from rft.__main__ import main
+
+    return main()
+
+
+def _own_path(folder: str, *packages: str) -> None:
+    """Take foreign folders off the import path. Ends the process where a package of ours is
+    missing, or would come from elsewhere."""
+    foreign = {os.path.realpath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    foreign |= {os.getcwd(), os.path.realpath(site.getusersitepackages())}
+    kept = [place for place in sys.path if place and os.path.realpath(place) not in foreign - {folder}]
+    sys.path[:] = kept if folder in kept else [folder, *kept]
+    for package in packages:
+        found = importlib.util.find_spec(package)
+        file = os.path.realpath(found.origin) if found and found.origin else ""
+        place = os.path.dirname(os.path.dirname(file)) or "nowhere"
+        if place != os.path.realpath(folder):
+            sys.exit(
+                f"error: agent-rft lies in {folder}, but its package {package!r} comes from {place}: another "
+                "distribution has that name. Install agent-rft into an environment of its own: pipx install agent-rft"
+            )
+
+
+if __name__ == "__main__":
+    _own_path(HERE, "rft")
+    sys.argv.pop(0)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

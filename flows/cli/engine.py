@@ -1,0 +1,31 @@
+"""Write down which engine the stages run with.
+
+Each stage depends on a file of hashes, data/engine/STAGE.json, and does not start with another
+engine than that says. A run writes these files itself. For `dvc repro` by hand, write them here: at
+first, and after each upgrade or edit of the engine. Then DVC runs the stages again that can load
+what changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from flows import settings
+from flows.cli.options import add_settings
+from flows.screen import print_line
+from tasks.runs import clone, engine
+from tasks.runs import run as runs
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    place = clone.enter()
+    params = settings.resolve(place, options.params, options.overrides)
+    runs.refuse_missing_recipe(place, params)
+    changed = engine.write(place.root, place.root, place.root / params.recipe.path, place.state)
+    print_line(f"Engine: {engine.folder(place.root)}")
+    print_line(f"Written: {', '.join(changed) if changed else 'nothing, it is that of data/engine already'}")
+    return 0

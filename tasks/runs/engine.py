@@ -1,0 +1,57 @@
+"""Write down which engine a run works with: data/engine, a file of hashes a stage.
+
+What they mean, and the check by the stage itself: rft/engine.py. The engine of a run is the
+installed one. A clone of agent-rft in which somebody develops is its own engine: each worktree has
+the code of its commit, with the edits that the run took along.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rft import engine, files, needs
+from rft.process import ROOT
+from tasks import dependencies
+
+START = "agent_rft.py"
+"""What only a clone of agent-rft has at its top. A user's own package may be named `rft`, too."""
+
+
+def folder(tree: Path) -> Path:
+    """Return the folder whose `rft` the stages in this worktree are to run."""
+    return tree if (tree / START).exists() else ROOT
+
+
+def write(tree: Path, place: Path, recipe: Path, state: Path) -> list[str]:
+    """Write the files below the agent's folder `place` in a worktree. Return those that changed."""
+    found = {needs.engine(stage)[0]: hashes for stage, hashes in _hashes(folder(tree), recipe, state).items()}
+    found[needs.PINS] = engine.pins()
+    return [name for name, content in found.items() if _write(content, place / name)]
+
+
+def _hashes(root: Path, recipe: Path, state: Path) -> dict[str, dict[str, str]]:
+    """Stage -> module -> SHA-256. To read the imports of 300 files takes a second, and to hash the
+    files a hundredth of that: what was found is kept under the hash."""
+    given = {path.relative_to(root).as_posix(): files.sha256(path) for path in sorted((root / "rft").rglob("*.py"))}
+
+    def make(part: Path) -> None:
+        modules = {stage: dependencies.modules(root, stage, recipe) for stage in needs.NEEDS}
+        found = {stage: {path: given[path] for path in paths} for stage, paths in modules.items()}
+        part.write_text(json.dumps(found), encoding="utf-8")
+
+    known = state / "cache" / f"engine-{files.digest([given, _recipe(recipe)])[:16]}.json"
+    return json.loads(files.kept(known, make).read_text(encoding="utf-8"))
+
+
+def _recipe(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): files.sha256(path) for path in sorted(folder.rglob("*.py"))}
+
+
+def _write(found: dict[str, str], path: Path) -> bool:
+    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(text, path)
+    return True
