@@ -168,7 +168,7 @@ def _prepared(folder: Path) -> Path:
     with ladder.inside(folder):
         reports.write(reports.Champion(), Path("data/champion/champion.json"))
         ladder.run("examples", settings)
-    engine.write(folder, folder, folder / "recipes/tiny", folder / ".rft")
+    engine.write(folder, folder / "recipes/tiny", folder / ".rft")
     return folder
 
 

@@ -145,7 +145,7 @@ def _prepared(folder: Path, ours: Path, name: str) -> Path:
     shutil.copytree(folder / "stages" / "data", folder / name / "data")
     settings = ladder.params(ours, train=TRAIN, rollout={"deterministic": True})
     (folder / name / "params.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", by_alias=True)))
-    engine.write(folder / name, folder / name, ours, folder / "state")
+    engine.write(folder / name, ours, folder / "state")
     return folder / name
 
 

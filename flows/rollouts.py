@@ -104,7 +104,7 @@ def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
         raise UserError(f"--open-test: {logs.description} has no rollouts of a test set, so there is nothing to open.")
     if logs.record is None:
         model = champions.model_name(settings.resolve(place, None))
-        source = retiring.of_folder(place.root, retiring.HERE, model)
+        source = retiring.of_folder(place.home, retiring.HERE, model)
     elif logs.record.revision is None:
         tree = place.worktrees / logs.record.name
         model = champions.model_name(settings.of_file(tree / "params.yaml", []))
@@ -124,7 +124,7 @@ def _found(place: Clone, options: argparse.Namespace) -> Logs:
     if live:
         return _live(place)
     if options.here:
-        return _stage_files("this folder", lambda path: read_bytes(place.root / path))
+        return _stage_files("this folder", lambda path: read_bytes(place.home / path))
     record = elsewhere.find(place, options.run, aside) if options.run else _newest(place)
     if record.revision:
         return _stage_files(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)

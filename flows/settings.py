@@ -26,7 +26,7 @@ def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()
     ConfigError, which names file, key, value and remedy.
     """
     overrides = tuple(overrides)
-    commands.remember(settings=commands.options(clone.root, file, overrides))
+    commands.remember(settings=commands.options(clone.home, file, overrides))
     return of_file(_place(clone, file), overrides, _named(clone, file))
 
 
@@ -39,7 +39,7 @@ def ungated(
     Raises ConfigError like `resolve`.
     """
     overrides = tuple(overrides)
-    commands.remember(settings=commands.options(clone.root, file, overrides))
+    commands.remember(settings=commands.options(clone.home, file, overrides))
     if file is None and recipe is not None:
         raw: dict[str, Any] = {}
     else:
@@ -74,14 +74,15 @@ def of_run(clone: Clone, record: RunRecord, overrides: Iterable[str] = ()) -> co
     overrides = tuple(overrides)
     for override in overrides:
         _set(raw, override)
-    commands.remember(settings=[*record.settings, *commands.options(clone.root, None, overrides)])
+    commands.remember(settings=[*record.settings, *commands.options(clone.home, None, overrides)])
     return config.parse(config.of_then(raw), f"params.yaml of run {record.name}")
 
 
 def _recorded(clone: Clone, record: RunRecord) -> dict[str, Any]:
     """Return the params.yaml of a run; while it runs, that of its worktree."""
     if record.revision is None:
-        return yaml.safe_load((clone.worktrees / record.name / "params.yaml").read_text(encoding="utf-8"))
+        path = clone.worktrees / record.name / record.inside("params.yaml")
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     return yaml.safe_load(Revision(clone, record.revision).file("params.yaml") or b"")
 
 
@@ -96,45 +97,45 @@ def newest(clone: Clone, window: str | None, recipe: str) -> str | Path | None:
         return window
     if not any(letter in window for letter in "*?["):
         return given(clone, window)
-    if found := sorted(clone.root.glob(window)):
+    if found := sorted(clone.home.glob(window)):
         _refuse_foreign(clone, window, found[-1], Path(recipe).name)
         return found[-1]
     raise UserError(
-        f"no file matches the pattern {window!r} in {clone.root}. "
+        f"no file matches the pattern {window!r} in {clone.home}. "
         "Put a window of traffic there, or name another with --window."
     )
 
 
 def given(clone: Clone, log: str | None) -> str | Path | None:
-    """Find a log as the user named it: from where they are, or from the clone's root."""
+    """Find a log as the user named it: from where they are, or from the agent's folder."""
     if log is None or "://" in log:
         return log
-    return Path(log) if Path(log).exists() else clone.root / log
+    return Path(log) if Path(log).exists() else clone.home / log
 
 
 def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> None:
-    inbox = clone.root / "data" / "inbox"
+    inbox = clone.home / "data" / "inbox"
     own = (inbox / recipe).is_dir()
     folder = found.relative_to(inbox).parts[0] if found.is_relative_to(inbox) and found.parent != inbox else None
     if folder != recipe and (own or (folder and (clone.root / "recipes" / folder).is_dir())):
         whose = f"is traffic of recipe {folder}" if folder else "is in no recipe's folder"
         remedy = f"data/inbox/{recipe}/*.jsonl" if own else f"a pattern that matches only windows of {recipe}"
         raise UserError(
-            f"the window pattern {pattern!r} matches {found.relative_to(clone.root)}, which {whose}; "
+            f"the window pattern {pattern!r} matches {found.relative_to(clone.home)}, which {whose}; "
             f"this recipe is {recipe}. Use {remedy}."
         )
 
 
 def _place(clone: Clone, file: str | None) -> Path:
-    """Find a file as the user named it: from where they are, or from the clone's root."""
-    path = Path(file) if file else clone.root / "params.yaml"
-    return path if path.is_absolute() or path.exists() else clone.root / path
+    """Find a file as the user named it: from where they are, or from the agent's folder."""
+    path = Path(file) if file else clone.home / "params.yaml"
+    return path if path.is_absolute() or path.exists() else clone.home / path
 
 
 def _named(clone: Clone, file: str | None) -> str:
     """Name it in messages."""
     path = _place(clone, file)
-    return str(path.relative_to(clone.root) if path.is_relative_to(clone.root) else path)
+    return str(path.relative_to(clone.home) if path.is_relative_to(clone.home) else path)
 
 
 def _set(raw: dict[str, Any], override: str) -> None:

@@ -89,7 +89,7 @@ def _settings(here: Clone, asked: Mapping[str, Any]) -> config.Notify:
     except (RftError, OSError):
         pass
     try:
-        raw = config.read_sections(here.root / (params or "params.yaml"), "params.yaml").get("run") or {}
+        raw = config.read_sections(here.home / (params or "params.yaml"), "params.yaml").get("run") or {}
         return config.parse(raw.get("notify") or {}, "params.yaml", config.Notify)
     except (RftError, OSError, AttributeError):
         return config.Notify.model_validate_json(os.environ.get(_NOTIFY, "{}"))
@@ -124,5 +124,5 @@ def _command(here: Clone, asked: Mapping[str, Any]) -> str:
     """Start it again as it was asked for."""
     window = ["--window", asked["window"]] if asked.get("window") else []
     clean = ["--clean-only"] if asked.get("clean_only") else []
-    again = commands.options(here.root, asked.get("params"), asked.get("overrides") or ())
+    again = commands.options(here.home, asked.get("params"), asked.get("overrides") or ())
     return commands.command("run", *window, *clean, settings=again)

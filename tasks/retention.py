@@ -14,9 +14,10 @@ something replaces it; and all that an unfinished run needs to go on.
 
 `dvc gc` keeps the bytes of revisions by name, and deletes all others. It does not know their age,
 and would delete what a user has under an older commit. So the rule here is the opposite: only what
-a run left can go (the outputs in its revision's dvc.lock, or in an entry of DVC's run cache), and
-only if no kept revision, no commit of any branch or tag, and no working tree names it. What a user
-put under DVC is named there.
+a run left can go (the outputs in its revision's dvc.lock, or in an entry of DVC's run cache whose
+command is a stage's), and only if no kept revision, no commit of any branch or tag, and no working
+tree names it. What a user put under DVC is named there; experiments and runs of pipelines that are
+not ours are left alone.
 
 A second call removes what a killed one left. Folders of unfinished work go whole (rft/progress.py);
 a run's record says that its bytes are removed before the first one is; the files of an output
@@ -31,7 +32,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,7 +44,7 @@ from tasks.ledger import book
 from tasks.promotion import agents
 from tasks.runs import by_hand, records, transfer, windows
 from tasks.runs import run as runs
-from tasks.runs.artifacts import read_yaml
+from tasks.runs.artifacts import Revision, read_yaml
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
 from tasks.runs.records import RunRecord
@@ -53,6 +54,7 @@ DAY_S = 86400.0
 _MD5 = re.compile(rb"\b[0-9a-f]{32}(?:\.dir)?\b")
 _NONE = "0" * 40
 _GONE = "gone-"
+_STAGE = re.compile(r"exec (?:rft-stage|python -m rft) [a-z]+")
 _OURS = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/.+")
 
 
@@ -98,7 +100,7 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     """Find what may be removed. Call inside `alone`."""
     found, now = Plan(), time.time()
     every = records.load_all(clone)
-    unfinished = {record.name for record in every if not record.over}
+    unfinished = {record.name: record.folder for record in every if not record.over}
     for record in every:
         if not record.over:
             end = commands.command("cancel", record.name)
@@ -106,13 +108,13 @@ def plan(clone: Clone, keep: Retention) -> Plan:
             found.kept.append(f"{go_on}\n    To end it: {end}")
     needed = _needed(clone, every)
     by_revision = {record.revision: record.name for record in every}
-    lasting = unfinished | {by_revision.get(revision, "") for revision in needed}
-    found.items += _worktrees(clone, unfinished)
+    lasting = {*unfinished, *(by_revision.get(revision, "") for revision in needed)}
+    found.items += _worktrees(clone, unfinished.keys())
     found.items += _work(clone, keep.work_days, unfinished, now)
-    found.items += _aged("logs", _logs(clone), keep.logs_days, unfinished, now)
+    found.items += _aged("logs", _logs(clone), keep.logs_days, set(unfinished), now)
     found.items += _aged("pages", _pages(clone), keep.pages_days, lasting, now)
-    unfinished_stages = (record.name for record in every if not record.over and record.stages)
-    if homeless := [name for name in unfinished_stages if not (clone.worktrees / name / "dvc.lock").exists()]:
+    begun = [runs.Run(clone, record) for record in every if not record.over and record.stages]
+    if homeless := [run.name for run in begun if not (run.tree / "dvc.lock").exists()]:
         found.kept.append(f"all bytes: the worktree of run {homeless[0]} is gone, and with it the names of its bytes")
     else:
         _bytes(clone, keep.cache_days, needed, by_revision, now, found)
@@ -157,17 +159,17 @@ def _forget_entry(path: Path) -> None:
 
 
 # -- what is old -----------------------------------------------------------------------------------
-def _worktrees(clone: Clone, unfinished: set[str]) -> Iterator[Item]:
+def _worktrees(clone: Clone, unfinished: Container[str]) -> Iterator[Item]:
     for folder in sorted(clone.worktrees.iterdir()) if clone.worktrees.is_dir() else ():
         if folder.name not in unfinished:
             yield Item("worktrees", folder, _measure(folder)[0], "its run is over")
 
 
-def _work(clone: Clone, days: float | None, unfinished: set[str], now: float) -> Iterator[Item]:
+def _work(clone: Clone, days: float | None, unfinished: Mapping[str, str], now: float) -> Iterator[Item]:
     if days is None:
         return
     for work in progress.works(clone.state):
-        if work.age_s >= days * DAY_S and unfinished.isdisjoint(work.runs):
+        if work.age_s >= days * DAY_S and unfinished.keys().isdisjoint(work.runs):
             whose = f" of run {work.runs[-1]}" if work.runs else ""
             why = f"stage {work.stage}{whose}, untouched for {_days(work.age_s)}"
             yield Item("work", work.path, work.num_bytes, why)
@@ -238,8 +240,7 @@ def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
         revision: f"holds the base policy of {model}'s beginning"
         for model, revision in agents.beginnings(clone, state).items()
     }
-    if (latest := _latest_traffic(clone, every)) is not None:
-        needed[latest] = "new windows are compared with it"
+    needed |= dict.fromkeys(_latest_traffic(clone, every), "new windows are compared with it")
     decided = {request.act.run for request in state.requests.values() if request.promoted}
     decided |= {request.act.run for request in state.requests.values() if state.rejection_of(request.act)}
     for line in _refs(clone, "%(objectname) %(refname:lstrip=-1) %(subject)"):
@@ -255,14 +256,15 @@ def _refs(clone: Clone, form: str) -> list[str]:
     return clone.git("for-each-ref", f"--format={form}", "refs/exps").splitlines()
 
 
-def _latest_traffic(clone: Clone, every: list[RunRecord]) -> str | None:
-    report = str(stage_files.path(reports.TrafficReport))
+def _latest_traffic(clone: Clone, every: list[RunRecord]) -> list[str]:
+    """Of each agent."""
+    report, found = str(stage_files.path(reports.TrafficReport)), dict[str, str]()
     for record in sorted(every, key=lambda record: record.started, reverse=True):
-        if record.revision is None or record.bytes_removed:
+        if record.revision is None or record.bytes_removed or record.agent in found:
             continue
-        if report in _outs(_text(clone, f"{record.revision}:dvc.lock")):
-            return record.revision
-    return None
+        if report in _outs(_text(clone, f"{record.revision}:{record.inside('dvc.lock')}")):
+            found[record.agent] = record.revision
+    return [*found.values()]
 
 
 def _bytes(
@@ -278,7 +280,7 @@ def _bytes(
     old: dict[str, str] = {}  # revision -> the run's name
     for line in _refs(clone, "%(objectname) %(committerdate:unix) %(refname)"):
         revision, when, ref = line.split(" ", 2)
-        if _OURS.fullmatch(ref) and float(when) <= limit:
+        if _OURS.fullmatch(ref) and float(when) <= limit and Revision(clone, revision).recorded.get("key"):
             if revision in needed:
                 found.kept.append(f"run {names.get(revision, ref.rsplit('/', 1)[1])} {needed[revision]}")
             else:
@@ -286,13 +288,15 @@ def _bytes(
     for path in sorted(cache.glob(f"{_GONE}*")):
         found.items.append(Item("bytes", path, _measure(path)[0], "left by a killed `rft gc`"))
     entries = sorted((cache / "runs").glob("*/*/*")) if (cache / "runs").is_dir() else []
-    old_entries = {path: set(_outs(path.read_bytes()).values()) for path in entries if path.stat().st_mtime <= limit}
+    aged = [path for path in entries if path.stat().st_mtime <= limit and _is_stage(path.read_bytes())]
+    old_entries = {path: set(_outs(path.read_bytes()).values()) for path in aged}
     store = _Store(cache / "files" / "md5")
     young = {md5 for path in entries if path not in old_entries for md5 in _md5s(path.read_bytes())}
     kept = store.closure(named(clone, set(old), set(needed)) | young)
     left: dict[str, str] = {}  # md5 -> whose
     for revision, name in old.items():
-        mine = store.closure(set(_outs(_text(clone, f"{revision}:dvc.lock")).values())) - kept
+        lock = Revision(clone, revision).from_the_top("dvc.lock")
+        mine = store.closure(set(_outs(_text(clone, f"{revision}:{lock}")).values())) - kept
         left |= dict.fromkeys(mine, f"of run {name}")
         if any(store.path(md5).exists() for md5 in mine):
             found.revisions.add(revision)
@@ -356,7 +360,7 @@ def named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
                 found |= _md5s((tree / name).read_bytes())
     # Git looks for them elsewhere, once the clone was moved
     for tree in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
-        for file in (tree / "dvc.lock", *tree.rglob("*.dvc")):
+        for file in (*tree.rglob("dvc.lock"), *tree.rglob("*.dvc")):
             found |= _md5s(file.read_bytes()) if file.is_file() else set()
     return found
 
@@ -370,6 +374,12 @@ def _outs(text: bytes) -> dict[str, str]:
     found = read_yaml(text)
     stages = found["stages"].values() if "stages" in found else [found]
     return {row["path"]: row["md5"] for stage in stages for row in stage.get("outs", []) if "md5" in row}
+
+
+def _is_stage(text: bytes) -> bool:
+    """Whether an entry of the run cache is of a stage of ours. The user's own pipelines have some
+    in the same cache, and theirs stay."""
+    return _STAGE.fullmatch(str(read_yaml(text).get("cmd", ""))) is not None
 
 
 def _text(clone: Clone, name: str) -> bytes:

@@ -66,7 +66,7 @@ def recorded(
         with runs.start(clone, plan) as run:
             opened.append(run.name)
             repro.load(run.dvc, run.tree, clone.state, run.name, run.deadline)
-            asked = commands.from_the_top(clone.root, str(window)) if window else None
+            asked = commands.from_the_top(clone.home, str(window)) if window else None
             run.update(
                 flow_run_id=flow_run_id,
                 settings=commands.remembered(),

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,7 @@ from tasks.dependencies import STAGES
 from tasks.display import tracking
 from tasks.ledger import remote
 from tasks.promotion import champions, registration
-from tasks.runs import repro
+from tasks.runs import agent_folder, repro, workspace
 from tasks.runs import run as runs
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
@@ -180,6 +180,11 @@ class Scripted:
     def root(self) -> Path:
         return self.clone.root
 
+    @property
+    def home(self) -> Path:
+        """The agent's folder."""
+        return self.clone.home
+
     def ran(self) -> list[str]:
         """The stages that really ran, in order."""
         return [line.split()[0] for line in self.lines()]
@@ -191,7 +196,7 @@ class Scripted:
         return self.clone.git(*arguments)
 
     def set_params(self, **sections: dict[str, Any]) -> None:
-        path = self.root / "params.yaml"
+        path = self.home / "params.yaml"
         raw = yaml.safe_load(path.read_text())
         for name, section in sections.items():
             raw[name] = raw.get(name, {}) | section
@@ -212,7 +217,7 @@ class Scripted:
         passed = {name: value for name, value in os.environ.items() if name not in dropped}
         return {
             "args": [sys.executable, "-P", "-m", "flows.cli", *arguments],
-            "cwd": self.root,
+            "cwd": self.home,
             "env": passed | {"PYTHONPATH": f"{ROOT / 'tests/scripted_smoke'}:{ROOT}"} | environment,
         }
 
@@ -225,7 +230,7 @@ def run_ladder(
 ) -> RunRecord:
     """A whole recorded run, its stages' files put there and committed to DVC at once: for tests of
     what comes after a run. `begun` is called with it once it goes on."""
-    params = config.load(scripted.root / "params.yaml").model_copy(update=changes)
+    params = config.load(scripted.home / "params.yaml").model_copy(update=changes)
     served = served or champions.of_params(scripted.clone, params)
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, served)) as run:
         begun(run)
@@ -265,7 +270,9 @@ def _name_window(run: runs.Run) -> None:
     reports.write(reports.read(reports.TrafficReport, path).model_copy(update={"sha256": sha256}), path)
 
 
-def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripted:
+def make(folder: Path, scenario: sample_reports.Scenario = "promote", agents: Sequence[str] = ()) -> Scripted:
+    """Lay out a clone with one agent at its top; `agents`: a workspace with agents in these
+    folders, each named after its own. The clone that is returned works on the first."""
     root, script = folder / "clone", folder / "script"
     shutil.copytree(_stage_files(scenario), script)
     for name in (*COPIED, *(f"rft/{name}" for name in REAL)):
@@ -275,24 +282,36 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote") -> Scripte
     for stage in STAGES:
         text = STAGE.format(script=str(script), stage=stage, work=WORK.get(stage, "Nothing."))
         (root / "rft/stages" / f"{stage}.py").write_text(text.lstrip())
-    tiny_recipe.make(root / "recipes")
     remote.pin(Clone(root), remote.Shared(), None)  # not the owner's, who may have a ledger of their own
-    (root / "data" / "inbox").mkdir()
-    write_window(root, (small(number) for number in range(1, WINDOW + 1)))
-    params = {
-        "recipe": {"path": "recipes/tiny"},
-        "traffic": {"file": "data/inbox/window.jsonl"},
-        "gate": sample_reports.GATE.model_dump(mode="json"),
-    }
-    (root / "params.yaml").write_text(yaml.safe_dump(params))
-    (root / "dvc.yaml").write_text(_pipeline(root))
+    for place in agents or ("",):
+        _lay_agent(root / place, named=Path(place).name)
+    if agents:
+        shutil.rmtree(root / "data")
+        workspace.write(root, workspace.Workspace(agents=tuple(agents)))
+    else:
+        (root / "dvc.yaml").write_text(_pipeline(root))
     if "MLFLOW_TRACKING_URI" not in os.environ:
         shutil.copy2(_empty_store(), root / "mlruns" / "mlflow.db")
-    clone = Clone(root)
+    clone = Clone(root, agents[0] if agents else "")
     clone.git("init", "--quiet", "--initial-branch", "main")
     clone.git("add", "--all")
     clone.git("commit", "--quiet", "--message", "start")
     return Scripted(clone, script)
+
+
+def _lay_agent(home: Path, named: str) -> None:
+    tiny_recipe.make(home / "recipes")
+    (home / "data" / "inbox").mkdir(parents=True)
+    write_window(home, (small(number) for number in range(1, WINDOW + 1)))
+    params: dict[str, Any] = {
+        "recipe": {"path": "recipes/tiny"},
+        "traffic": {"file": "data/inbox/window.jsonl"},
+        "gate": sample_reports.GATE.model_dump(mode="json"),
+    }
+    if named:
+        params["agent"] = named
+        agent_folder.lay(home)
+    (home / "params.yaml").write_text(yaml.safe_dump(params))
 
 
 def write_window(root: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     test.parent.mkdir(parents=True)
     test.write_text(ROW, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    engine.write(tmp_path, tmp_path, made, tmp_path / "state")
+    engine.write(tmp_path, made, tmp_path / "state")
     return tmp_path
 
 

@@ -108,9 +108,9 @@ def run(options: argparse.Namespace) -> int:
         )
     served = champion.BEGINNING if written else champions.of_params(here, params, print_line)
     served.refuse_other_base(params)
-    with contextlib.chdir(here.root):  # recipe.path is relative to it
+    with contextlib.chdir(here.home):  # recipe.path is relative to it
         rows = _rows(params, file)
-    grader = recipe.grader_at(Path(options.grader) if written else here.root / params.recipe.path / "grader.json")
+    grader = recipe.grader_at(Path(options.grader) if written else here.home / params.recipe.path / "grader.json")
     if written and not options.tools:
         _refuse_unseen(params, rows)
     check_graded(rows, grader, str(file or "the recipe's validation split"))
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         report = by_hand.measure(here, params, rows, served, written)
     console = Console(highlight=False)
     console.print(table(report))
-    played = rollout_log.read(here.root / stage_files.rollouts("baseline"))
+    played = rollout_log.read(here.home / stage_files.rollouts("baseline"))
     _show_worst(console, played, options.worst)
     for line in (*_cut(report, params), *_last(report, options)):
         console.print(line, markup=False, soft_wrap=True)

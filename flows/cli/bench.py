@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        stack.enter_context(contextlib.chdir(here.root))
+        stack.enter_context(contextlib.chdir(here.home))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         setup = Setup(load, find_policy=lambda params: policy_of_a_run(here, params, scratch))
         found = speed.measure(setup, lambda text: print(f"[bench] {text}", file=sys.stderr, flush=True))

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
-    like, drifted = here.root / params.traffic.file, here.root / DRIFTED
+    like, drifted = here.home / params.traffic.file, here.home / DRIFTED
     print_line("1/3  traffic: two invented weeks, one like the reference and one drifted")
     _invent(params, like, START, drifted=False)
     _invent(params, drifted, START + datetime.timedelta(days=7), drifted=True)

@@ -70,7 +70,7 @@ def _examine(options: argparse.Namespace) -> int:
         params = str(Path(params).absolute())  # the checks run in the clone's root, as stages do
 
     # also where no check reads them: what is printed at the end must be about these settings
-    commands.remember(settings=commands.options(here.root, params, tuple(options.overrides)))
+    commands.remember(settings=commands.options(here.home, params, tuple(options.overrides)))
 
     def load() -> config.Params:
         return settings.ungated(here, params, options.overrides)
@@ -83,7 +83,7 @@ def _examine(options: argparse.Namespace) -> int:
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        stack.enter_context(contextlib.chdir(here.root))
+        stack.enter_context(contextlib.chdir(here.home))
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         begin = stack.enter_context(_progress())
         found = list(

@@ -129,7 +129,7 @@ def check(
             any_log = params.traffic.model_copy(update={"sha256": None})
             unpinned = params.model_copy(update={"traffic": any_log})
             snapshots += [path.resolve() for path in windows.take_in(here, unpinned, log, _aside)[1].values()]
-    own = params.recipe.model_copy(update={"path": str((here.root / params.recipe.path).resolve())})
+    own = params.recipe.model_copy(update={"path": str((here.home / params.recipe.path).resolve())})
     params = params.model_copy(update={"recipe": own})
     with tempfile.TemporaryDirectory(dir=_made(here.state)) as scratch, _inside(Path(scratch), here):
         _furnish(here, params, Path(scratch))

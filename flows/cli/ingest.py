@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     log = settings.given(here, options.log)
     _, inputs = windows.take_in(here, wanted, log, print_line)
     (snapshot,) = inputs.values()
-    place = here.root / stage_files.SNAPSHOT
+    place = here.home / stage_files.SNAPSHOT
     files.delete(place)
     shutil.copytree(snapshot, place)
     tell(reading.manifest(snapshot))

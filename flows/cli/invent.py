@@ -40,10 +40,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     params = settings.resolve(here, options.params, options.overrides)
-    path = Path(options.file).absolute() if options.file else _named(here.root, params.traffic.file)
+    path = Path(options.file).absolute() if options.file else _named(here.home, params.traffic.file)
     if path.exists():
         raise UserError(f"{path} exists already. Name a FILE that does not, or delete it.")
-    with contextlib.chdir(here.root):  # recipe.path is relative to it
+    with contextlib.chdir(here.home):  # recipe.path is relative to it
         loaded = recipe.load(params.recipe)
         if not loaded.can_simulate:
             raise UserError(f"{loaded.folder}: no simulator.py, so no traffic can be invented. Name a log of your own.")

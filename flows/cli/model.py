@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     section = settings.resolve(here, options.params, options.overrides).policy
-    found = source.resolve(section, here.root, here.state, (lambda line: None) if options.json else print_line)
+    found = source.resolve(section, here.home, here.state, (lambda line: None) if options.json else print_line)
     if options.json:
         print(json.dumps(found.model.model_dump(mode="json"), indent=1))
     elif found.source is None:
@@ -60,6 +60,6 @@ def run(options: argparse.Namespace) -> int:
         at = f" at commit {model.revision}" if model.revision else ""
         print_line(f"{model.model}: {model.kind}{at}, SHA-256 {model.sha256}")
     if options.write:
-        source.write(found, here.root)
+        source.write(found, here.home)
         print_line(f"Written: {stage_files.path(type(found.model))}")
     return 0

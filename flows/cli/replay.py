@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     rows = rollout_log.rows_of(rollouts.chosen(logs.table, options))
     if not rows:
         raise UserError(f"no rollout of {logs.description} matches: there is nothing to grade. {logs.listed}")
-    with contextlib.chdir(place.root):  # recipe.path in params.yaml is relative to it
+    with contextlib.chdir(place.home):  # recipe.path in params.yaml is relative to it
         usage: dict[str, TokenUsage] = {}
         regraded = engine.regrade(rows, grader, params, rollouts.counter("replay", len(rows)), usage.update)
     if out:

@@ -64,8 +64,8 @@ def run_ladder(
     overrides = tuple(overrides)
     wanted = settings.resolve(place, params, overrides)
     runs.refuse_missing_recipe(place, wanted)
-    margins.check(wanted, place.root)
-    grader.check(wanted, place.root)
+    margins.check(wanted, place.home)
+    grader.check(wanted, place.home)
     return retrain(place, window=window, params=params, overrides=overrides, clean_only=clean_only, until=until)
 
 

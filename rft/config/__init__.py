@@ -22,7 +22,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rft.config import reading
 from rft.config.notify import Mail, Notify, Webhook
@@ -66,6 +66,9 @@ from rft.errors import ConfigError
 
 
 class Params(Section):
+    agent: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """The agent's name in the ledger, MLflow and messages. It must be the only one of that name in
+    the workspace, and stays when the folder moves. null: the name of the recipe's folder."""
     recipe: Recipe
     tools: Tools = Tools()
     rollout: Rollout = Rollout()
@@ -80,9 +83,13 @@ class Params(Section):
     gate: Gate
     run: Run = Run()
 
+    @property
+    def agent_name(self) -> str:
+        return self.agent or Path(self.recipe.path).name
+
     def identity(self) -> dict[str, Any]:
         """Return what makes a run what it is, every value written out: all but section `run`."""
-        return self.model_dump(mode="json", by_alias=True, exclude={"run"})
+        return self.model_dump(mode="json", by_alias=True, exclude={"run"} if self.agent else {"run", "agent"})
 
     @model_validator(mode="after")
     def _context(self) -> Params:

@@ -40,9 +40,13 @@ class Key:
 def sections() -> Iterator[tuple[str, str, list[Key]]]:
     """Yield name, meaning and keys of each section, in the order of the file."""
     for name, info in config.Params.model_fields.items():
-        kind = _section(info.annotation)
-        assert kind is not None, name
-        yield name, _docstring(kind), list(keys(kind, f"{name}."))
+        if kind := _section(info.annotation):
+            yield name, _docstring(kind), list(keys(kind, f"{name}."))
+
+
+def at_the_top() -> list[Key]:
+    """List the keys that are in no section."""
+    return [key for key in keys(config.Params, "") if "." not in key.name and key.type != "section"]
 
 
 def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
@@ -76,7 +80,7 @@ def _below(kind: type[Section]) -> dict[str, str]:
 
 def tables() -> str:
     """Write the tables of docs/params.md."""
-    lines: list[str] = []
+    lines = ["## At the top", "Keys in no section.\n", *table(at_the_top()), ""]
     for name, meaning, rows in sections():
         lines += [f"## `{name}`", f"{meaning}\n", *table(rows), ""]
     return "\n".join(lines)
@@ -92,7 +96,10 @@ def commented(params: config.Params, written: Set[str]) -> str:
     """Write all settings as YAML, each with its origin and meaning. It reads back as the same
     settings."""
     lines: list[tuple[str, str]] = []
-    for name in config.Params.model_fields:
+    for key in at_the_top():
+        origin = "set" if key.name in written else "default"
+        lines.append((f"{key.name}: {_yaml(getattr(params, key.name))}", f"{origin}. {key.meaning}"))
+    for name, _, _ in sections():
         section: Section = getattr(params, name)
         lines.append((f"{name}:", _docstring(type(section))))
         lines += _lines(section, f"{name}.", "  ", written)

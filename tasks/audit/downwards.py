@@ -114,11 +114,11 @@ def looked(ctx: Context, number: int, run: str, at: Revision) -> None:
 
 def _same_grader(ctx: Context, at: Revision, path: str, sha256: str) -> str:
     """The registration holds the hash of the recipe's folder, with all that lay in it."""
-    found = ctx.store.folder_sha256_of(at.commit, path)
+    found = ctx.store.folder_sha256_of(at.commit, at.from_the_top(path))
     told = next(
         (dep for stage in revisions.stages_of(ctx, at).values() for dep in stage.deps if dep.path == path), None
     )
-    count = len(ctx.store.folder_of(at.commit, path))
+    count = len(ctx.store.folder_of(at.commit, at.from_the_top(path)))
     if found != sha256 and told is not None and (told.num_files or 0) > count:
         raise unverifiable(f"it held {told.num_files} files, and Git has {count}: the others were ignored")
     fits(found, sha256, path)

@@ -29,7 +29,7 @@ def verify(run: Recorded, stage: str) -> str:
     modules = _read(run, own)
     tool = _packages(run, _read(run, pins))
     told = f"{counted(len(modules), 'module')} of the engine hashed again"
-    if engine.START in run.blobs:
+    if engine.START in run.everything:
         changed = [name for name, sha256 in modules.items() if _recorded_sha256(run, name) != sha256]
         if changed:
             raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, by {own}")
@@ -44,8 +44,8 @@ def verify(run: Recorded, stage: str) -> str:
 def _packages(run: Recorded, pins: dict[str, str]) -> str:
     """Compare the pins with the run's list of packages. Return the version of agent-rft."""
     path = str(stage_files.ENVIRONMENT)
-    starts = reports.parse(Environment, run.ctx.store.file(run.at.commit, path) or b"", path).starts
-    for start in starts:
+    content = run.ctx.store.file(run.at.commit, run.at.from_the_top(path))
+    for start in reports.parse(Environment, content or b"", path).starts:
         listed = {canonicalize_name(name): version for name, version in start.packages.items()}
         if all(listed.get(canonicalize_name(name)) == version for name, version in pins.items()):
             return start.tool
@@ -54,7 +54,7 @@ def _packages(run: Recorded, pins: dict[str, str]) -> str:
 
 def _read(run: Recorded, path: str) -> dict[str, str]:
     try:
-        found = json.loads(run.ctx.store.file(run.at.commit, path) or b"")
+        found = json.loads(run.ctx.store.file(run.at.commit, run.at.from_the_top(path)) or b"")
     except ValueError as error:
         raise altered(f"{path} of the revision is not as a run writes it ({error})") from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
@@ -63,7 +63,7 @@ def _read(run: Recorded, path: str) -> dict[str, str]:
 
 
 def _recorded_sha256(run: Recorded, name: str) -> str | None:
-    return hashlib.sha256(run.ctx.store.blob(run.blobs[name])).hexdigest() if name in run.blobs else None
+    return hashlib.sha256(run.ctx.store.blob(run.everything[name])).hexdigest() if name in run.everything else None
 
 
 def _sha256(path: Path) -> str | None:

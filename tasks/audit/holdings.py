@@ -123,7 +123,7 @@ def _hashes(ctx: Context, run: Run) -> Iterator[tuple[str, str]]:
 
 def _texts(ctx: Context, run: Run) -> Iterator[tuple[str, bytes]]:
     for path in ("dvc.lock", "params.yaml", "data/champion/champion.json", revisions.ENVIRONMENT):
-        yield f"{path} of its revision", ctx.store.file(run.at.commit, path) or b""
+        yield f"{path} of its revision", ctx.store.file(run.at.commit, run.record.inside(path)) or b""
     yield "its record", ctx.store.commit(run.at.commit).message.encode()
     for stage in run.stages.values():
         for out in stage.outs:

@@ -130,7 +130,7 @@ class _Meanings(Recorded):
     def _given_bytes(self, told: PolicyReport) -> str:
         """Check the model that was given: the base model itself, or what it was made of."""
         model, sha256 = (told.base, told.base_sha256) if told.base else (told.model, told.sha256)
-        place = self.ctx.clone.root / model
+        place = self.ctx.clone.root / self.record.folder / model
         if told.revision is not None:
             return self._of_the_hub(model, told.revision, sha256)
         if not place.exists():

@@ -37,8 +37,15 @@ class Recorded:
         return {out.path: out for stage in self.stages.values() for out in stage.outs}
 
     @cached_property
-    def blobs(self) -> dict[str, Blob]:
+    def everything(self) -> dict[str, Blob]:
+        """The files of the revision, by their path from the top."""
         return {blob.path: blob for blob in self.ctx.store.files(self.at.commit)}
+
+    @cached_property
+    def blobs(self) -> dict[str, Blob]:
+        """The files of the agent's folder, by their path in it."""
+        above = f"{self.record.folder}/" if self.record.folder else ""
+        return {path.removeprefix(above): blob for path, blob in self.everything.items() if path.startswith(above)}
 
     def stage_id(self, name: str) -> str:
         return f"stage:{self.record.name}/{name}"
@@ -51,7 +58,7 @@ class Recorded:
 
     def folder(self, path: str) -> dict[str, str]:
         """The files of a folder in Git, by their path in it, with their MD5."""
-        found = self.ctx.store.folder_of(self.at.commit, path)
+        found = self.ctx.store.folder_of(self.at.commit, self.at.from_the_top(path))
         return {inside: self.ctx.store.blob_md5(blob) for inside, blob in found.items()}
 
     def report(self, kind: type[R]) -> R:

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def model(self) -> str:
-        return str(self.params["recipe"]["path"]).rstrip("/").rpartition("/")[2]
+        return str(self.params.get("agent") or self.params["recipe"]["path"].rstrip("/").rpartition("/")[2])
 
 
 def link(ctx: Context, source: str, says: str, name: str, commit: str, request: Request | None) -> str:
@@ -132,8 +132,8 @@ def parsed(ctx: Context, name: str, commit: str) -> Run:
 
 def _parsed(ctx: Context, name: str, commit: str) -> Run:
     record = _record(ctx.store.commit(commit).message, name, commit)
-    text = ctx.store.file(commit, lock.PARAMS)
-    locked = ctx.store.file(commit, "dvc.lock")
+    text = ctx.store.file(commit, record.inside(lock.PARAMS))
+    locked = ctx.store.file(commit, record.inside("dvc.lock"))
     try:
         params = read_yaml(text or b"")
         for section, key in (("recipe", "path"), ("traffic", "file")):
@@ -146,14 +146,14 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
 
 def stages_of(ctx: Context, at: Revision) -> dict[str, Stage]:
     """Raises Broken."""
-    locked = ctx.store.file(at.commit, "dvc.lock")
+    locked = ctx.store.file(at.commit, at.from_the_top("dvc.lock"))
     return lock.parse(locked) if locked else {}
 
 
 def _own(ctx: Context, record: RunRecord, locked: bytes | None) -> dict[str, Stage]:
     """What a dvc.lock that the user committed says of earlier runs is not this run's."""
     try:
-        before = ctx.store.file(record.commit, "dvc.lock") if locked else None
+        before = ctx.store.file(record.commit, record.inside("dvc.lock")) if locked else None
         earlier = lock.parse(before) if before else {}
     except Broken:  # the link to that commit says what is wrong with it
         earlier = {}
@@ -193,7 +193,7 @@ def _code(ctx: Context, source: str, run: Run, request: Request | None) -> None:
             raise altered(f"revision {run.at.commit[:SHORT]} does not stand below commit {commit[:SHORT]}")
         count = ctx.store.verify(commit)
         try:
-            found = edits.between(ctx.clone, commit, run.at.commit)
+            found = edits.between(ctx.clone, commit, run.at.commit, run.record.folder)
         except UserError as error:
             raise altered(str(error)) from None
         changed.extend(found.changed)
@@ -215,7 +215,7 @@ def _code(ctx: Context, source: str, run: Run, request: Request | None) -> None:
 # -- environment -----------------------------------------------------------------------------------
 def environment(ctx: Context, run: Run) -> Environment | None:
     """Raises Broken for a file that is not the one that the run recorded."""
-    content = ctx.store.file(run.at.commit, ENVIRONMENT)
+    content = ctx.store.file(run.at.commit, run.record.inside(ENVIRONMENT))
     if content is None:
         if run.record.environment_sha256 is not None:
             raise missing(f"{ENVIRONMENT} of revision {run.at.commit[:SHORT]} is gone, and the run wrote one")

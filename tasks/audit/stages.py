@@ -64,7 +64,7 @@ class _Stages(Recorded):
 
     @cached_property
     def _declared(self) -> dict[str, Declared]:
-        return lock.declared(self.ctx.store.file(self.at.commit, "dvc.yaml") or b"", self.params)
+        return lock.declared(self.ctx.store.file(self.at.commit, self.at.from_the_top("dvc.yaml")) or b"", self.params)
 
     def _settings(self, stage: Stage) -> str:
         for name, value in stage.params.items():
@@ -170,7 +170,7 @@ class _Stages(Recorded):
         if manifest is None:
             raise unverifiable("the run kept no snapshot of it")
         for source in manifest.sources:
-            path = self.ctx.clone.root / source.name
+            path = self.ctx.clone.root / self.record.folder / source.name
             if not path.is_file():
                 raise unverifiable(f"{source.name} is not here any more; what was read of it was kept")
             if files.sha256(path) != source.sha256:

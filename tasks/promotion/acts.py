@@ -553,8 +553,9 @@ def know_secrets(at: Revision) -> None:
 
 
 def know_secrets_here(clone: Clone) -> None:
-    file = clone.root / "params.yaml"
-    _add_secrets(file.read_bytes() if file.exists() else None, file.name)
+    for home in clone.homes:
+        file = home / "params.yaml"
+        _add_secrets(file.read_bytes() if file.exists() else None, str(file.relative_to(clone.root)))
 
 
 def _add_secrets(settings: bytes | None, where: str) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,10 +118,8 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
         tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
         records.held(scratch_lock(Path(scratch)), wait=True),
     ):
-        tree = Path(scratch) / "tree"
-        at.lay_tree(tree)
-        # the engine is the one that runs here, for the recipe's server too
-        shutil.rmtree(tree / "rft", ignore_errors=True)
+        at.lay_tree(Path(scratch) / "tree")
+        tree = Path(scratch) / "tree" / at.folder
         for path in (POLICY, *(one for one in more if one in at.outs)):
             at.lay(path, tree / path)
         served = agent.served
@@ -132,7 +129,7 @@ def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
             assert served.revision
             target = tree / stage_files.folder("champion") / served.champion.weights_path
             served.revision.lay(served.weights.path, target)
-        _link_model(clone, tree)
+        _link_model(clone, at.folder, tree)
         yield tree
 
 
@@ -140,10 +137,10 @@ def scratch_lock(scratch: Path) -> Path:
     return scratch / "lock"
 
 
-def _link_model(clone: Clone, tree: Path) -> None:
-    """A given base model lies in the clone, where Git need not know it."""
+def _link_model(clone: Clone, folder: str, tree: Path) -> None:
+    """A given base model lies in the agent's folder of the clone, where Git need not know it."""
     pointer = reports.read(PolicyReport, tree / POLICY / "report.json")
-    given, place = clone.root / pointer.model, tree / pointer.model
+    given, place = clone.root / folder / pointer.model, tree / pointer.model
     if pointer.kind == "given" and given.exists() and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         os.symlink(given, place)

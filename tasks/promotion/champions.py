@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from rft import config
 from rft.errors import removed
@@ -17,7 +16,7 @@ from tasks.runs.clone import Clone
 
 
 def model_name(params: config.Params) -> str:
-    return Path(params.recipe.path).name
+    return params.agent_name
 
 
 def served(clone: Clone, state: State, model: str) -> Served:

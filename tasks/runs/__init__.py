@@ -1,6 +1,8 @@
 """A run: one worktree, one record, one immutable revision.
 
 clone       the clone of the repository, and what is kept beside it
+workspace   which of its folders are agents
+agent_folder what such a folder holds
 git         Git as a function
 edits       the user's uncommitted work, which travels along
 records     what the clone remembers of each run

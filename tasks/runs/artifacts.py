@@ -78,14 +78,35 @@ class Out:
 
 @dataclass(frozen=True)
 class Revision:
+    """A run's commit. Paths are those in the agent's folder, where its dvc.lock names them."""
+
     clone: Clone
     commit: str
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """The run's record in the commit's message; empty where it holds none."""
+        try:
+            message = git(self.clone.root, "cat-file", "commit", self.commit).partition("\n\n")[2]
+            told, _ = json.JSONDecoder().raw_decode(message.partition("\n\n")[2])
+        except (GitError, ValueError):  # what reads further says what is wrong
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    @property
+    def folder(self) -> str:
+        """The agent's folder, as the record says; empty: the top."""
+        return str(self.recorded.get("folder", ""))
+
+    def from_the_top(self, path: str | Path) -> str:
+        """Name a file of the agent's folder as Git does."""
+        return (PurePosixPath(self.folder) / path).as_posix()
 
     def file(self, path: str) -> bytes | None:
         """A file that Git holds; None when the revision has none."""
         assert self.commit, "without a commit Git would read its index"
         try:
-            return git_bytes(self.clone.root, "show", f"{self.commit}:{path}")
+            return git_bytes(self.clone.root, "show", f"{self.commit}:{self.from_the_top(path)}")
         except GitError as error:
             self._assert_here()  # without its tree, too, Git says that the file does not exist
             if "does not exist" in str(error) or "exists on disk, but not in" in str(error):
@@ -102,7 +123,7 @@ class Revision:
 
     def has_same(self, folder: str) -> bool:
         """Whether the clone's folder still holds this revision's files, apart from ignored ones."""
-        git = self.clone.git
+        git, folder = self.clone.git, self.from_the_top(folder)
         listed = git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split("\0")
         now = sorted(name for name in filter(None, listed) if (self.clone.root / name).is_file())
         hashes = git("hash-object", "--", *now).split() if now else []
@@ -133,7 +154,8 @@ class Revision:
     def _there(self, *paths: str) -> list[str]:
         """Those of these files that Git holds."""
         try:
-            return git(self.clone.root, "ls-tree", "--name-only", self.commit, "--", *paths).splitlines()
+            tree = f"{self.commit}:{self.folder}"
+            return git(self.clone.root, "ls-tree", "--name-only", tree, "--", *paths).splitlines()
         except GitError:
             self._assert_here()
             raise
@@ -146,8 +168,9 @@ class Revision:
 
     @property
     def model(self) -> str:
-        """The name under which the registry knows this revision's recipe."""
-        return Path(self.recipe).name
+        """The agent's name."""
+        with self._whole("params.yaml") as params:
+            return str(params.get("agent") or Path(params["recipe"]["path"]).name)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -35,17 +35,17 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
     missing file, StageFailed with the stage's own message."""
     runs.refuse_missing_recipe(clone, params)
     for path in _stage_files(name):
-        if not path.startswith(_BROUGHT) and not (clone.root / path).exists():
+        if not path.startswith(_BROUGHT) and not (clone.home / path).exists():
             before = commands.stage(Path(path).parts[1])
             raise UserError(f"stage {name} reads {path}, which is missing. Run the stage that writes it: {before}")
     with _worktree(clone, params, name) as tree:
         for path in _stage_files(name):
             if (
                 path not in (str(stage_files.SNAPSHOT), str(stage_files.folder("model")))
-                and (clone.root / path).exists()
+                and (clone.home / path).exists()
             ):
-                _copy(clone.root / path, tree / path)
-        engine.write(tree, tree, tree / params.recipe.path, clone.state)
+                _copy(clone.home / path, tree / path)
+        engine.write(tree, tree / params.recipe.path, clone.state)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, name)
     return outcome
@@ -74,7 +74,7 @@ def measure(
         reports.write_lines((row.line for row in rows), tree / stage_files.examples_file("validation"))
         reports.write_json(params.examples.keys.model_dump(), tree / stage_files.KEYS)
         served.place(tree)
-        engine.write(tree, tree, tree / params.recipe.path, clone.state)
+        engine.write(tree, tree / params.recipe.path, clone.state)
         for name in ("policy", "baseline"):
             repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, "baseline")
@@ -85,7 +85,7 @@ def _keep(clone: Clone, tree: Path, name: str) -> None:
     """Put the stage's folder in place of the clone's."""
     fresh = folder(clone) / "shelf"
     _copy(tree / stage_files.folder(name), fresh)
-    stage_folder = clone.root / stage_files.folder(name)
+    stage_folder = clone.home / stage_files.folder(name)
     shutil.rmtree(stage_folder, ignore_errors=True)
     stage_folder.parent.mkdir(parents=True, exist_ok=True)
     os.replace(fresh, stage_folder)
@@ -105,16 +105,16 @@ def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
             raise UserError(
                 "another stage is being run by hand in this clone, or `rft gc` is at work in it. Wait for it."
             )
-        tree = place / "tree"
+        worktree = place / "tree"
         clear(clone)
         place.mkdir(parents=True)
         try:
             inputs = runs.given_model(clone, params)
             if name == "traffic":
                 params, inputs = runs.with_inputs(clone, params)
-            carried = edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
-            runs.lay_out(clone, tree, clone.git("rev-parse", "HEAD"), carried, inputs)
-            source.write(source.resolve(params.policy, clone.root, clone.state), tree)
+            out = map(clone.from_the_top, [*inputs, *windows.inside(clone, params.traffic.file)])
+            tree = runs.lay_out(clone, worktree, clone.git("rev-parse", "HEAD"), edits.find(clone, out), inputs)
+            source.write(source.resolve(params.policy, clone.home, clone.state), tree)
             runs.write_params(tree / "params.yaml", params.model_dump(mode="json", by_alias=True))
             yield tree
         finally:

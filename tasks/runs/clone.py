@@ -1,4 +1,5 @@
-"""The clone of the repository, and what it keeps under `.rft/`, which Git ignores.
+"""The clone of the repository, the agent that a verb works on, and what is kept under `.rft/`,
+which Git ignores.
 
     .rft/runs/        one record per run, and the lock that its driver holds while it lives
     .rft/worktrees/   the folders of runs that are not over
@@ -9,6 +10,7 @@
     .rft/openlineage/ lineage events that their receiver has not taken yet, a file per run
     .rft/mlflow/      what MLflow was not told yet, a file per run
     .rft/champion/    what is served, one file per model
+    .rft/engine/      which modules each stage of an engine can load
     .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
 
 `enter` also sets the environment of this process and all its children: no telemetry, all tools'
@@ -24,10 +26,11 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rft import secrets
 from rft.errors import UserError
+from tasks.runs import workspace
 from tasks.runs.git import GitError, git
 
 TELEMETRY_OFF = {
@@ -41,6 +44,8 @@ TELEMETRY_OFF = {
 
 
 _PATIENCE_S = 20.0
+AGENT = "RFT_AGENT"
+"""The name of the agent that the command line named."""
 SERVED_BY = "RFT_SERVED_BY"
 """The process id of `rft up`, in the environment of the flow runs that it starts."""
 
@@ -51,6 +56,31 @@ _ELSEWHERE = "Name a place below exports/, or outside of the clone."
 @dataclass(frozen=True)
 class Clone:
     root: Path
+    """The top of the Git repository."""
+    agent_folder: str | None = ""
+    """The agent's folder, from the top; empty: the top itself. None: it could be any of several."""
+
+    @property
+    def folder(self) -> str:
+        """The agent's folder. Raises UserError where it could be any of several."""
+        if self.agent_folder is not None:
+            return self.agent_folder
+        every = ", ".join(agent.shown for agent in workspace.agents(self.root)) or "none yet"
+        raise UserError(f"which agent? There are: {every}. Change into its folder, or name it: rft --agent NAME ...")
+
+    @property
+    def home(self) -> Path:
+        """The agent's folder: with params.yaml, dvc.yaml, its recipe and its data."""
+        return self.root / self.folder
+
+    @property
+    def homes(self) -> list[Path]:
+        """The folders of all agents of the workspace."""
+        return [self.root / folder for folder in workspace.folders(self.root)]
+
+    def from_the_top(self, path: str | Path) -> str:
+        """Name a file of the agent's folder as Git does, from the top."""
+        return (PurePosixPath(self.folder) / path).as_posix()
 
     @property
     def state(self) -> Path:
@@ -114,7 +144,7 @@ def find() -> Clone:
             raise
         why = "A run is a Git worktree and is recorded as a revision: work in a clone of agent-rft."
         raise UserError(f"{start} is not inside a Git repository. {why}") from None
-    for needed in ("dvc.yaml", "params.yaml", ".dvc/config"):
+    for needed in (".dvc/config",) if (root / workspace.FILE).exists() else ("dvc.yaml", "params.yaml", ".dvc/config"):
         if not (root / needed).exists():
             raise UserError(
                 f"{root} has no {needed}. Runs live in a clone of agent-rft: change into one and try again."
@@ -125,7 +155,7 @@ def find() -> Clone:
         raise UserError(
             f"{root} has no commit yet, and a run is recorded below one. Make it: git add -A && git commit -m start"
         ) from None
-    return Clone(root)
+    return Clone(root, workspace.choose(root, start, os.environ.get(AGENT)))
 
 
 def enter() -> Clone:

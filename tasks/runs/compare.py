@@ -17,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import yaml
@@ -203,7 +204,7 @@ class _Source:
     def read(self, path: str) -> bytes | None:
         """A file of the run, from its revision or its worktree. One that cannot be had is said."""
         if self.at is None:
-            file = self.clone.worktrees / self.record.name / path
+            file = self.clone.worktrees / self.record.name / self.record.folder / path
             return file.read_bytes() if file.is_file() else None
         try:
             in_git = path == "params.yaml" or path in {str(stage_files.path(kind)) for kind in IN_GIT}
@@ -257,7 +258,8 @@ class _Source:
             return ""
         try:
             commit = self.at.commit if self.at is not None else self.record.commit
-            listed = self.clone.git("ls-tree", "-r", commit, "--", f"{folder}/{name}").splitlines()
+            where = f"{PurePosixPath(self.record.folder, folder)}/{name}"
+            listed = self.clone.git("ls-tree", "-r", commit, "--", where).splitlines()
         except GitError as error:
             self.missing.append(str(error))
             return ""

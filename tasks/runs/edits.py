@@ -17,27 +17,29 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rft import stage_files
 from rft.errors import UserError
 from rft.secrets import variables
+from tasks.runs import engine, workspace
 from tasks.runs.clone import Clone
 from tasks.runs.git import git, git_bytes
 
 _NOT_EDITS = (
     "params.yaml",
     "dvc.lock",
-    "infra/ledger.yaml",
     str(stage_files.ENVIRONMENT),
     str(stage_files.folder("champion")),
     str(stage_files.folder("engine")),
     str(stage_files.folder("model")),
     str(stage_files.folder("registration")),
 )
+"""In the agent's folder."""
+_OF_LEDGER = "infra/ledger.yaml"
 _MAX_BYTES = 50 * 2**20
 
 
@@ -55,9 +57,9 @@ class Edits:
 
 
 def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
-    """Find all edits but `inputs`, which come by another way. Raises UserError for what cannot
-    travel: a nested repository, a file too large."""
-    paths = _all_but(*_NOT_EDITS, *inputs)
+    """Find all edits but `inputs`, which come by another way: their paths from the top. Raises
+    UserError for what cannot travel: a nested repository, a file too large."""
+    paths = (*scope(clone), *_excluded(_OF_LEDGER, *map(clone.from_the_top, _NOT_EDITS), *inputs))
     diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
     patch = git_bytes(clone.root, *diff, "--binary", "--full-index", "--", *paths)
     changed = _names(git_bytes(clone.root, *diff, "--name-only", "-z", "--", *paths))
@@ -77,20 +79,31 @@ def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
     return Edits(patch, changed, untracked, digest.hexdigest() if changed or untracked else None)
 
 
-def between(clone: Clone, before: str, after: str) -> Edits:
+def between(clone: Clone, before: str, after: str, folder: str = "") -> Edits:
     """The edits that a recorded run took along: what its commit `after` holds and the commit that
     it began at does not. A run's inputs are in neither. What a stage left in the worktree, and Git
     does not ignore, counts too: it lay where the next stage could read it, and no branch has it.
     """
     diff = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
-    paths = _all_but(*_NOT_EDITS)
+    paths = (".", *_excluded(_OF_LEDGER, *((PurePosixPath(folder) / name).as_posix() for name in _NOT_EDITS)))
     patch = git_bytes(clone.root, *diff, "-p", "--binary", "--full-index", before, after, "--", *paths)
     changed = _names(git_bytes(clone.root, *diff, "--name-only", "-z", before, after, "--", *paths))
     return Edits(patch, changed, (), hashlib.sha256(patch).hexdigest() if changed else None)
 
 
-def _all_but(*paths: str) -> tuple[str, ...]:
-    return (".", *(f":(exclude,literal){path}" for path in paths))
+def scope(clone: Clone) -> tuple[str, ...]:
+    """List, as Git takes them, the paths on which a run of the agent may depend: its folder; in a
+    clone of agent-rft also the engine. What lies elsewhere in the repository is others'."""
+    others = [folder for folder in workspace.folders(clone.root) if folder != clone.folder]
+    if clone.folder == "":
+        return (".", *_excluded(workspace.FILE, *others))
+    inner = [folder for folder in others if folder.startswith(f"{clone.folder}/")]
+    own = engine.PARTS if (clone.root / engine.START).exists() else ()
+    return (*(f":(literal){path}" for path in (clone.folder, *own)), *_excluded(*inner))
+
+
+def _excluded(*paths: str) -> Iterator[str]:
+    return (f":(exclude,literal){path}" for path in paths)
 
 
 def carry(edits: Edits, clone: Clone, tree: Path) -> None:
@@ -120,9 +133,10 @@ def refuse_secrets(tree: Path, names: Iterable[str], secrets: dict[str, str]) ->
                 )
 
 
-def recorded_files(tree: Path) -> tuple[str, ...]:
-    """The files that a snapshot of this worktree would hold."""
-    return _names(git_bytes(tree, "ls-files", "--cached", "--others", "--exclude-standard", "-z"))
+def recorded_files(clone: Clone, worktree: Path) -> tuple[str, ...]:
+    """The files that a snapshot of this worktree would hold, as far as they are the agent's."""
+    listed = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    return _names(git_bytes(worktree, *listed, "--", *scope(clone)))
 
 
 def _names(listing: bytes) -> tuple[str, ...]:

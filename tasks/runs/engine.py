@@ -16,16 +16,21 @@ from tasks import dependencies
 
 START = "agent_rft.py"
 """What only a clone of agent-rft has at its top. A user's own package may be named `rft`, too."""
+_KEPT = 50
+"""Engines whose modules are known. Each edit in a development clone makes another."""
+PARTS = (START, "rft", "tasks", "flows")
+"""What a run in such a clone works with, besides its agent."""
 
 
-def folder(tree: Path) -> Path:
-    """Return the folder whose `rft` the stages in this worktree are to run."""
-    return tree if (tree / START).exists() else ROOT
+def folder(place: Path) -> Path:
+    """Return the folder whose `rft` the stages in this folder of a worktree are to run."""
+    top = next((tree for tree in (place, *place.parents) if (tree / ".git").exists()), place)
+    return top if (top / START).exists() else ROOT
 
 
-def write(tree: Path, place: Path, recipe: Path, state: Path) -> list[str]:
-    """Write the files below the agent's folder `place` in a worktree. Return those that changed."""
-    found = {needs.engine(stage)[0]: hashes for stage, hashes in _hashes(folder(tree), recipe, state).items()}
+def write(place: Path, recipe: Path, state: Path) -> list[str]:
+    """Write the files below an agent's folder, in a worktree or not. Return those that changed."""
+    found = {needs.engine(stage)[0]: hashes for stage, hashes in _hashes(folder(place), recipe, state).items()}
     found[needs.PINS] = engine.pins()
     return [name for name, content in found.items() if _write(content, place / name)]
 
@@ -40,8 +45,10 @@ def _hashes(root: Path, recipe: Path, state: Path) -> dict[str, dict[str, str]]:
         found = {stage: {path: given[path] for path in paths} for stage, paths in modules.items()}
         part.write_text(json.dumps(found), encoding="utf-8")
 
-    known = state / "cache" / f"engine-{files.digest([given, _recipe(recipe)])[:16]}.json"
-    return json.loads(files.kept(known, make).read_text(encoding="utf-8"))
+    known = files.kept(state / "engine" / f"{files.digest([given, _recipe(recipe)])[:16]}.json", make)
+    for old in sorted(known.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        old.unlink(missing_ok=True)
+    return json.loads(known.read_text(encoding="utf-8"))
 
 
 def _recipe(folder: Path) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Origin:
 def from_revision(at: Revision, run: str) -> Origin:
     """Raises UserError for a revision that is not this run's."""
     told = recorded(at, run)
-    found = edits.between(at.clone, f"{at.commit}^1", at.commit)
+    found = edits.between(at.clone, f"{at.commit}^1", at.commit, told.folder)
     return Origin(
         edited=found.changed or tuple(told.edited),
         edits_sha256=found.sha256 or told.edits_sha256,

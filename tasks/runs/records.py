@@ -13,7 +13,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -29,6 +29,10 @@ where `--until` asked."""
 
 class RunRecord(reports.Report):
     name: str
+    agent: str = ""
+    """Whose run it is. Empty: a version that knew one agent a clone began it."""
+    folder: str = ""
+    """The agent's folder when the run began, from the top of the repository; empty: the top."""
     key: str
     """Hash of commit, edits, settings and champion: what makes two runs the same."""
     commit: str
@@ -85,6 +89,10 @@ class RunRecord(reports.Report):
     """Of data/environment.json in its revision. None: a version that wrote none began it."""
     bytes_removed: str | None = None
     """When `rft gc` removed what only this run refers to; its revision stays."""
+
+    def inside(self, path: str) -> str:
+        """Name a file of the agent's folder as Git does, from the top."""
+        return (PurePosixPath(self.folder) / path).as_posix()
 
     @property
     def dirty(self) -> bool:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
@@ -89,8 +89,13 @@ class Run:
         return self.record.name
 
     @property
-    def tree(self) -> Path:
+    def worktree(self) -> Path:
         return self.clone.worktrees / self.record.name
+
+    @property
+    def tree(self) -> Path:
+        """The agent's folder in the worktree."""
+        return self.worktree / self.record.folder
 
     def stage_folder(self, stage: str) -> Path:
         return self.tree / "data" / stage
@@ -158,15 +163,16 @@ def plan(
     """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
     UserError for a window that cannot be had and for edits that cannot or must not travel,
     ConfigError for a margin that the test set cannot meet and secrets that are not set."""
-    margins.check(params, clone.root)
+    margins.check(params, clone.home)
     refuse_missing_recipe(clone, params)
-    config.refuse_unset(params, clone.root / params.recipe.path)
+    config.refuse_unset(params, clone.home / params.recipe.path)
     served.refuse_other_base(params)
-    base = source.resolve(params.policy, clone.root, clone.state, report_line)
+    base = source.resolve(params.policy, clone.home, clone.state, report_line)
     params, inputs = with_inputs(clone, params, window, report_line)
     if code is not None and code.revision is not None:
-        return Plan(code.commit, user_edits.between(clone, code.commit, code.revision), params, inputs, served, base)
-    edits = user_edits.find(clone, [*inputs, *windows.inside(clone, params.traffic.file)])
+        carried = user_edits.between(clone, code.commit, code.revision, code.folder)
+        return Plan(code.commit, carried, params, inputs, served, base)
+    edits = user_edits.find(clone, map(clone.from_the_top, [*inputs, *windows.inside(clone, params.traffic.file)]))
     if clean_only and edits.dirty:
         raise UserError(
             f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled "
@@ -176,7 +182,7 @@ def plan(
 
 
 def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
-    folder = clone.root / params.recipe.path
+    folder = clone.home / params.recipe.path
     if not (folder / "examples.py").exists():
         remedy = f"Name a recipe's folder, or make one: {commands.command('new', params.recipe.path)}"
         raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. {remedy}")
@@ -197,7 +203,7 @@ def with_inputs(
 def given_model(clone: Clone, params: config.Params) -> dict[str, Path]:
     """Return the folder or file of the given base model, where it is in the clone: path there ->
     its source."""
-    model = clone.root / (params.policy.model or "")
+    model = clone.home / (params.policy.model or "")
     inside = _inside(model, clone) if params.policy.model and model.exists() else None
     return {inside: model.resolve()} if inside else {}
 
@@ -216,7 +222,7 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
             environment.record(run.tree, records.now())
             # anew in an adopted run: the engine may have been upgraded meanwhile, and stages that
             # can load what changed run again
-            engine.write(run.tree, run.tree, run.tree / what.params.recipe.path, clone.state)
+            engine.write(run.tree, run.tree / what.params.recipe.path, clone.state)
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
             yield run
@@ -263,7 +269,7 @@ def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecor
     ever ran, or its worktree and its commit are gone. Call with the start's lock."""
     kill_stage(clone, record.name)
     run = Run(clone, record)
-    lost = not (run.tree.is_dir() or _recorded(clone, record))
+    lost = not (run.worktree.is_dir() or _recorded(clone, record))
     if record.state == "preparing" or (lost and not (record.begun and _has(clone, record.commit))):
         _forget(run)
         return None
@@ -290,37 +296,38 @@ def _adopt(clone: Clone, what: Plan) -> Run | None:
             raise UserError(f"{same}, is going on in another process. Wait for it.")
         kill_stage(clone, record.name)
         run = Run(clone, record, adopted=True)
-        if not (run.tree.is_dir() or record.begun):
+        if not (run.worktree.is_dir() or record.begun):
             _forget(run)
             continue
-        if not _belongs(clone, run.tree):
+        if not _belongs(clone, run):
             _lay_out_anew(run, what)
         run.update(ended=None, message="", spent_s=_spent_s(clone, record), resumed=None)
         return run
     return None
 
 
-def _belongs(clone: Clone, tree: Path) -> bool:
+def _belongs(clone: Clone, run: Run) -> bool:
     """Whether it is a worktree of this clone, at this place. In a clone that was moved or copied,
     its link to Git and its DVC cache name the old place, which may be another clone's now.
     """
     try:
-        top, common = git(tree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
-        local = (tree / _DVC_LOCAL).read_text(encoding="utf-8")
+        top, common = git(run.worktree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
+        local = (run.tree / _DVC_LOCAL).read_text(encoding="utf-8")
     except (RftError, OSError):
         return False
     ours = clone.root / clone.git("rev-parse", "--git-common-dir")
-    return (Path(top), (tree / common).resolve(), local) == (tree.resolve(), ours.resolve(), _dvc_local(clone))
+    here = run.worktree.resolve()
+    return (Path(top), (run.worktree / common).resolve(), local) == (here, ours.resolve(), _dvc_local(clone))
 
 
 def _lay_out_anew(run: Run, what: Plan) -> None:
     """Make the worktree again. Its results come from DVC's run cache, unfinished work from
     `.rft/progress`. It gets its name when it is whole: a kill leaves nothing to be adopted."""
-    part = run.tree.with_name(f"{run.name}.anew")
+    part = run.worktree.with_name(f"{run.name}.anew")
     remove_tree(run.clone, part)
     _prepare(run.clone, part, what)
-    remove_tree(run.clone, run.tree)
-    run.clone.git("worktree", "move", str(part), str(run.tree))
+    remove_tree(run.clone, run.worktree)
+    run.clone.git("worktree", "move", str(part), str(run.worktree))
 
 
 def _spent_s(clone: Clone, record: RunRecord) -> float:
@@ -338,6 +345,8 @@ def _create(clone: Clone, what: Plan) -> Run:
     name = _name(clone, what.key)
     record = RunRecord(
         name=name,
+        agent=what.params.agent_name,
+        folder=clone.folder,
         key=what.key,
         commit=what.commit,
         edits_sha256=what.edits.sha256,
@@ -351,7 +360,7 @@ def _create(clone: Clone, what: Plan) -> Run:
     records.save(clone, record)
     run = Run(clone, record)
     try:
-        _prepare(clone, run.tree, what)
+        _prepare(clone, run.worktree, what)
     except BaseException:
         _forget(run)
         raise
@@ -360,32 +369,39 @@ def _create(clone: Clone, what: Plan) -> Run:
 
 def _forget(run: Run) -> None:
     """Remove a run of which no stage ever ran: there is nothing to record."""
-    remove_tree(run.clone, run.tree)
+    remove_tree(run.clone, run.worktree)
     records.path(run.clone, run.name).unlink()
     _clear_marks(run)
 
 
-def _prepare(clone: Clone, tree: Path, what: Plan) -> None:
-    lay_out(clone, tree, what.commit, what.edits, what.inputs)
+def _prepare(clone: Clone, worktree: Path, what: Plan) -> None:
+    tree = lay_out(clone, worktree, what.commit, what.edits, what.inputs)
     raw = what.params.identity()
     write_params(tree / "params.yaml", raw)
     secret = user_edits.declared_secrets(what.params.model_dump())  # those of section `run` too
-    user_edits.refuse_secrets(tree, user_edits.recorded_files(tree), secret)
+    user_edits.refuse_secrets(worktree, user_edits.recorded_files(clone, worktree), secret)
     what.served.place(tree)
     source.write(what.base, tree)
 
 
-def lay_out(clone: Clone, tree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> None:
-    """Make a worktree of this commit with the user's edits and inputs, on the clone's DVC cache."""
-    lay_out_commit(clone, tree, commit)
-    user_edits.carry(edits, clone, tree)
+def lay_out(clone: Clone, worktree: Path, commit: str, edits: Edits, inputs: dict[str, Path]) -> Path:
+    """Make a worktree of this commit with the user's edits and inputs, on the clone's DVC cache.
+    Return the agent's folder in it."""
+    tree = lay_out_commit(clone, worktree, commit, clone.folder)
+    user_edits.carry(edits, clone, worktree)
     for inside, place in inputs.items():
         _bring(place, tree / inside)
+    return tree
 
 
-def lay_out_commit(clone: Clone, tree: Path, commit: str) -> None:
-    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
-    (tree / _DVC_LOCAL).write_text(_dvc_local(clone), encoding="utf-8")
+def lay_out_commit(clone: Clone, worktree: Path, commit: str, folder: str) -> Path:
+    """Make a worktree, and return the agent's folder in it: a DVC repository of its own, with the
+    clone's cache."""
+    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(worktree), commit)
+    local = worktree / folder / _DVC_LOCAL
+    local.parent.mkdir(parents=True, exist_ok=True)
+    local.write_text(_dvc_local(clone), encoding="utf-8")
+    return worktree / folder
 
 
 def _dvc_local(clone: Clone) -> str:
@@ -418,7 +434,7 @@ def _name(clone: Clone, key: str) -> str:
 
 def _inside(path: Path, clone: Clone) -> str | None:
     try:
-        return Path(os.path.abspath(path)).relative_to(clone.root).as_posix()
+        return Path(os.path.abspath(path)).relative_to(clone.home).as_posix()
     except ValueError:
         return None
 
@@ -476,7 +492,7 @@ def _close(run: Run) -> None:
     """Record, then clear away. The worktree stays when recording fails."""
     revision = _recorded(run.clone, run.record) or _snapshot(run)
     run.update(revision=revision)
-    remove_tree(run.clone, run.tree)
+    remove_tree(run.clone, run.worktree)
     _clear_marks(run)
 
 
@@ -510,7 +526,7 @@ def _has(clone: Clone, commit: str) -> bool:
 def _snapshot(run: Run) -> str:
     """Commit the run's folder, or its own commit's tree when the folder is gone."""
     record = run.record
-    tree = _written(run) if run.tree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
+    tree = _written(run) if run.worktree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
     told = record.model_copy(update={"environment_sha256": environment.sha256(run.tree)})
     told = told if record.state in _OWN_WORDS else told.model_copy(update={"message": ""})
     message = f"run {record.name}: {record.decision or record.state}\n\n{told.model_dump_json(indent=1)}\n"
@@ -523,30 +539,25 @@ def _snapshot(run: Run) -> str:
 
 def _written(run: Run) -> str:
     """Write the folder as a Git tree, through the clone: its own link breaks when that is moved."""
-    here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.tree}")
+    here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.worktree}")
+
+    def of_agent(path: str) -> str:
+        return (PurePosixPath(run.record.folder) / path).as_posix()
+
     with tempfile.TemporaryDirectory(dir=run.clone.state) as scratch:
-        index = Path(scratch) / "index"
-        out = [f":(exclude,literal){path}" for path in run.record.inputs if not _is_ignored(run.tree, here, path)]
-        git(run.tree, *here, "read-tree", run.record.commit, index=index)
-        git(run.tree, *here, "add", "--all", "--", ".", *out, index=index)
+
+        def write(*arguments: str) -> str:
+            return git(run.worktree, *here, *arguments, index=Path(scratch) / "index")
+
+        inputs = map(of_agent, run.record.inputs)
+        out = [f":(exclude,literal){path}" for path in inputs if not _is_ignored(run.worktree, here, path)]
+        write("read-tree", run.record.commit)
+        write("add", "--all", "--", ".", *out)
         # the user's commit may hold an earlier champion's, and version 0.1.0 kept its profile there
-        stage_folder = str(stage_files.folder("champion"))
-        git(
-            run.tree,
-            *here,
-            "rm",
-            "-r",
-            "--force",
-            "--cached",
-            "--quiet",
-            "--ignore-unmatch",
-            "--",
-            stage_folder,
-            index=index,
-        )
-        forced = [path for path in _FORCED if (run.tree / path).exists()]
-        git(run.tree, *here, "add", "--force", "--", *forced, index=index)
-        return git(run.tree, *here, "write-tree", index=index)
+        champion = of_agent(str(stage_files.folder("champion")))
+        write("rm", "-r", "--force", "--cached", "--quiet", "--ignore-unmatch", "--", champion)
+        write("add", "--force", "--", *(of_agent(path) for path in _FORCED if (run.tree / path).exists()))
+        return write("write-tree")
 
 
 def _is_ignored(tree: Path, here: Iterable[str], path: str) -> bool:

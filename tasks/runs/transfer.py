@@ -86,16 +86,18 @@ def _pointer(out: Out, tree: Path) -> str:
 
 @contextmanager
 def _laid(clone: Clone, commit: str) -> Iterator[Path]:
+    """Lay out the agent's folder of a revision, or the top of another commit."""
+    folder = Revision(clone, commit).folder
     with (
         tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
         records.held(Path(scratch) / "lock", wait=True),  # `rft gc` clears away what a kill left
     ):
         tree = Path(scratch) / "tree"
         try:
-            runs.lay_out_commit(clone, tree, commit)
-            with (tree / ".dvc/config.local").open("a", encoding="utf-8") as file:
+            home = runs.lay_out_commit(clone, tree, commit, folder)
+            with (home / ".dvc/config.local").open("a", encoding="utf-8") as file:
                 file.write(_remotes(clone))
-            yield tree
+            yield home
         finally:
             runs.remove_tree(clone, tree)
 

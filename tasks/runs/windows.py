@@ -10,7 +10,7 @@ cache: `rft gc` may remove it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from glob import has_magic
 from pathlib import Path
 
@@ -38,17 +38,17 @@ def take_in(
     from rft.traffic import ingest, reading  # a third of the time in which most verbs start
 
     wanted = str(params.traffic.file if log is None else log)
-    snapshot = ingest.ingest(wanted, params.traffic, clone.root, folder(clone), report_line)
+    snapshot = ingest.ingest(wanted, params.traffic, clone.home, folder(clone), report_line)
     os.utime(snapshot)  # `rft gc` counts the days since a run last asked for it
     pinned = {"file": named(clone, wanted), "sha256": reading.manifest(snapshot).sha256}
     traffic = params.traffic.model_copy(update=pinned)
     return params.model_copy(update={"traffic": traffic}), {str(stage_files.SNAPSHOT): snapshot}
 
 
-def unused(clone: Clone, unfinished: set[str]) -> Iterator[Path]:
-    """The snapshots that none of these runs links to. By name: the links break when a clone is
-    moved, and the next start of the run makes them anew."""
-    links = [clone.worktrees / name / stage_files.SNAPSHOT for name in unfinished]
+def unused(clone: Clone, unfinished: Mapping[str, str]) -> Iterator[Path]:
+    """The snapshots that none of these runs links to; each has its agent's folder. By name: the
+    links break when a clone is moved, and the next start of the run makes them anew."""
+    links = [clone.worktrees / name / place / stage_files.SNAPSHOT for name, place in unfinished.items()]
     if not all(link.is_symlink() for link in links):
         return  # a worktree is gone, or was copied with what its links led to: nobody knows which
     linked = {Path(os.readlink(link)).name for link in links}
@@ -58,11 +58,11 @@ def unused(clone: Clone, unfinished: set[str]) -> Iterator[Path]:
 
 
 def inside(clone: Clone, log: str) -> list[str]:
-    """List the paths in the clone that hold the log: they are no edits of it."""
+    """List the paths in the agent's folder that hold the log: they are no edits of it."""
     if is_address(log) or Path(log).is_absolute():
         return []
-    found = clone.root.glob(log) if has_magic(log) else [clone.root / log]
-    return [path.relative_to(clone.root).as_posix() for path in found if path.exists()]
+    found = clone.home.glob(log) if has_magic(log) else [clone.home / log]
+    return [path.relative_to(clone.home).as_posix() for path in found if path.exists()]
 
 
 def named(clone: Clone, log: str) -> str:
@@ -70,5 +70,5 @@ def named(clone: Clone, log: str) -> str:
     without what may be secret in it."""
     if is_address(log):
         return shown(log)
-    path = clone.root / log
-    return path.relative_to(clone.root).as_posix() if path.is_relative_to(clone.root) else log
+    path = clone.home / log
+    return path.relative_to(clone.home).as_posix() if path.is_relative_to(clone.home) else log

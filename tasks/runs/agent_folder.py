@@ -1,0 +1,69 @@
+"""What an agent's folder holds besides its settings and its recipe: dvc.yaml, what Git and DVC
+ignore in it, and the files that a run writes anew and a stage by hand reads.
+
+Below the top of a repository it is a DVC repository of its own, `.dvc/` included. Otherwise `dvc
+exp save` in the user's own pipeline fails, because it commits the stages of every dvc.yaml that it
+finds, and ours read files that only a run has (tried with DVC 3.67.1). DVC leaves another
+repository inside of its own alone. The cache is the workspace's (tasks/runs/run.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rft import files, reports, stage_files
+from rft.process import ROOT
+from tasks import dependencies
+
+IGNORED = """\
+# the stages' files: DVC keeps their bytes. Descriptions of what a run begins with are Git's
+/data/*
+!/data/champion/
+/data/champion/*
+!/data/champion/champion.json
+!/data/champion/profile.json.dvc
+!/data/champion/window.json.dvc
+!/data/champion/weights.dvc
+!/data/model/
+/data/model/*
+!/data/model/model.json
+!/data/registration/
+/data/registration/*
+!/data/registration/opening.json
+!/data/registration/registration.json
+"""
+NOT_WALKED = """\
+# what DVC must not walk into or hash
+__pycache__/
+*.pyc
+"""
+BEGINNING: tuple[reports.Report, ...] = (
+    reports.Champion(),
+    reports.Model(),
+    reports.Opening(),
+    reports.Registration(),
+)
+"""Nothing is served yet, no model is given, no look is registered."""
+
+
+def lay(folder: Path) -> list[Path]:
+    """Write these files, where there are none yet. Return those that were written."""
+    texts = {
+        Path("dvc.yaml"): dependencies.render(ROOT),
+        Path(".gitignore"): IGNORED,
+        Path(".dvcignore"): NOT_WALKED,
+        Path(".dvc/config"): "[core]\n    analytics = false\n",
+        Path(".dvc/.gitignore"): "/config.local\n/tmp\n/cache\n",
+    }
+    written: list[Path] = []
+    for name, text in texts.items():
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            files.write_text(text, folder / name)
+            written.append(name)
+    for report in BEGINNING:
+        name = stage_files.path(type(report))
+        if not (folder / name).exists():
+            reports.write(report, folder / name)
+            written.append(name)
+    return written

@@ -1,0 +1,122 @@
+"""A workspace: a Git repository with agents in it, each a folder, and the file that lists them.
+
+rft.yaml, at the top:
+
+    agents: [agents/refunds, agents/billing]     folders from the top; "." is the top itself
+
+An agent is a folder: params.yaml, dvc.yaml, dvc.lock, a recipe and data/. Its name is `agent:` in
+its params.yaml, or that of its recipe's folder; it stays when the folder moves. A repository
+without rft.yaml is a workspace of one agent, at its top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import yaml
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from rft import config, files
+from rft.errors import ConfigError, UserError, did_you_mean
+
+FILE = "rft.yaml"
+NEEDED = ("params.yaml", "dvc.yaml")
+"""What makes a folder an agent."""
+_HEAD = "# The agents of this repository, each a folder. `rft agents` lists them.\n"
+
+
+class Workspace(BaseModel):
+    """rft.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    agents: tuple[str, ...] = ()
+
+    @field_validator("agents")
+    @classmethod
+    def _normal(cls, folders: Sequence[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for folder in folders:
+            path = PurePosixPath(folder)
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{folder!r} is not a folder below the top of the repository")
+            found.append("" if path == PurePosixPath() else path.as_posix())
+        if len(set(found)) < len(found):
+            raise ValueError("a folder is named twice")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    name: str
+    folder: str
+    """From the top; empty: the top itself."""
+
+    @property
+    def shown(self) -> str:
+        return f"{self.name} ({self.folder or 'at the top'})"
+
+
+def read(root: Path) -> Workspace | None:
+    """Read rft.yaml; None where there is none. Raises ConfigError, which names file and key."""
+    path = root / FILE
+    if not path.exists():
+        return None
+    raw = config.read_yaml(path, FILE) or {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{FILE}: holds {type(raw).__name__}, expected keys such as 'agents:'")
+    return config.parse(raw, FILE, Workspace)
+
+
+def write(root: Path, workspace: Workspace) -> None:
+    named = {"agents": [folder or "." for folder in workspace.agents]}
+    files.write_text(_HEAD + yaml.safe_dump(named, sort_keys=False), root / FILE)
+
+
+def folders(root: Path) -> tuple[str, ...]:
+    """List the agents' folders, from the top."""
+    workspace = read(root)
+    return ("",) if workspace is None else workspace.agents
+
+
+def agents(root: Path) -> list[Agent]:
+    """List the workspace's agents. Raises UserError for a folder that is not one, and for two of
+    one name."""
+    found = [Agent(_name(root, folder), folder) for folder in folders(root)]
+    by_name: dict[str, str] = {}
+    for agent in found:
+        if (other := by_name.setdefault(agent.name, agent.folder)) != agent.folder:
+            remedy = f"Give one of them another name: `agent: NAME` in {agent.folder or '.'}/params.yaml"
+            raise UserError(f"{other or '.'} and {agent.folder or '.'} are both named {agent.name!r}. {remedy}")
+    return found
+
+
+def _name(root: Path, folder: str) -> str:
+    for needed in NEEDED:
+        if not (root / folder / needed).exists():
+            remedy = f"If the folder has moved, name its new place in {FILE}; else remove it there"
+            raise UserError(f"{FILE}: agents: {folder or '.'} has no {needed}. {remedy}")
+    path = root / folder / "params.yaml"
+    raw = config.read_yaml(path, str(path.relative_to(root)))
+    raw = raw if isinstance(raw, dict) else {}
+    recipe = raw.get("recipe")
+    given = raw.get("agent") or (Path(str(recipe.get("path", ""))).name if isinstance(recipe, dict) else "")
+    return str(given or config.Recipe().path.rsplit("/", 1)[-1])
+
+
+def choose(root: Path, here: Path, name: str | None) -> str | None:
+    """Return the folder of the named agent, else of the one around `here`, else of the only one;
+    None where it could be any."""
+    if name is None and read(root) is None:
+        return ""
+    every = agents(root)
+    if name is not None:
+        if (folder := {agent.name: agent.folder for agent in every}.get(name)) is None:
+            known = did_you_mean(name, [agent.name for agent in every]) if every else "There is none yet."
+            raise UserError(f"no agent is named {name!r} here. {known}")
+        return folder
+    around = [agent.folder for agent in every if here.is_relative_to(root / agent.folder)]
+    if around:
+        return max(around, key=len)
+    return every[0].folder if len(every) == 1 else None

@@ -1,0 +1,191 @@
+"""Two agents in folders of a user's repository: their runs, and what each may not touch."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import ladder_clone
+import people
+import pytest
+import yaml
+from ladder_clone import Scripted
+
+from rft.errors import UserError
+from tasks import audit
+from tasks.audit import Question
+from tasks.ledger import book
+from tasks.runs import clone as clones
+from tasks.runs import records, repro, workspace
+from tasks.runs.artifacts import Revision
+from tasks.runs.clone import Clone
+
+AGENTS = ("agents/refunds", "agents/billing")
+OF_OUT = hashlib.md5(b"1\n1\n", usedforsecurity=False).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ladder_clone.make(tmp_path_factory.mktemp("workspace"), agents=AGENTS).root.parent
+
+
+@pytest.fixture
+def refunds(_made: Path, tmp_path: Path) -> Scripted:
+    """A copy whose stages write to the original's script, which no test changes."""
+    shutil.copytree(_made / "clone", tmp_path / "clone", symlinks=True)
+    return Scripted(Clone(tmp_path / "clone", AGENTS[0]), _made / "script")
+
+
+@pytest.fixture
+def billing(refunds: Scripted) -> Scripted:
+    return replace(refunds, clone=Clone(refunds.root, AGENTS[1]))
+
+
+@pytest.mark.slow
+def test_a_run_is_of_one_agent_and_lies_in_its_folder(refunds: Scripted) -> None:
+    done = refunds.rft("run")
+    assert done.returncode == 0, done.stderr
+    (record,) = records.load_all(refunds.clone)
+    assert (record.agent, record.folder, record.decision) == ("refunds", "agents/refunds", "promote")
+    at = Revision(refunds.clone, record.revision or "")
+    changed = refunds.git("diff", "--name-only", f"{at.commit}^", at.commit).splitlines()
+    assert all(name.startswith("agents/refunds/") for name in changed), changed
+    assert at.model == "refunds"
+    assert "data/train/weights" in at.outs
+    assert refunds.git("status", "--porcelain") == ""
+
+
+@pytest.mark.slow
+def test_two_agents_at_once_have_champions_of_their_own(
+    refunds: Scripted, billing: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # the audit asks the workspace's own store
+    started = [one.start("run") for one in (refunds, billing)]
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    found = {record.agent: record for record in records.load_all(refunds.clone)}
+    assert {name: record.decision for name, record in found.items()} == {"refunds": "promote", "billing": "promote"}
+    for name, record in found.items():
+        approved = refunds.rft("approve", record.name, "--reason", f"{name} is better", *people.by("Ada"))
+        assert approved.returncode == 0, approved.stderr
+        champion = (refunds if name == "refunds" else billing).rft("champion")
+        assert record.name in champion.stdout, champion.stdout + champion.stderr
+    state = book.read(refunds.clone).state
+    assert state.champion("refunds") != state.champion("billing")
+    for name in found:
+        told = audit.ask(refunds.clone, Question(f"{name}@champion"), report_line=lambda _: None)
+        assert [link for link in told.links if link.state in ("altered", "missing")] == []
+
+
+@pytest.mark.slow
+def test_an_edit_elsewhere_makes_no_run_dirty_and_its_own_does(refunds: Scripted) -> None:
+    with (refunds.root / "agents/billing/recipes/tiny/tools.py").open("a") as file:
+        file.write("# edited\n")
+    (refunds.root / "app.py").write_text("print('of another program')\n")
+    assert refunds.rft("run", "--clean-only", "--until", "policy").returncode == 0
+    with (refunds.home / "recipes/tiny/tools.py").open("a") as file:
+        file.write("# edited\n")
+    refused = refunds.rft("run", "--clean-only", "--until", "policy")
+    assert refused.returncode == 2
+    assert "agents/refunds/recipes/tiny/tools.py" in refused.stderr
+
+
+# -- which agent -----------------------------------------------------------------------------------
+def chosen(monkeypatch: pytest.MonkeyPatch, where: Path, name: str | None = None) -> str | None:
+    monkeypatch.chdir(where)
+    if name:
+        monkeypatch.setenv(clones.AGENT, name)
+    return clones.find().agent_folder
+
+
+def test_the_agent_is_that_of_the_current_folder_or_the_one_that_is_named(
+    refunds: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(monkeypatch, refunds.home / "recipes") == "agents/refunds"
+    assert chosen(monkeypatch, refunds.root / "agents/billing") == "agents/billing"
+    assert chosen(monkeypatch, refunds.root) is None
+    with pytest.raises(UserError, match=r"which agent\? There are: refunds \(agents/refunds\), billing"):
+        _ = clones.find().home
+    assert chosen(monkeypatch, refunds.root, "billing") == "agents/billing"
+    with pytest.raises(UserError, match=r"no agent is named 'biling' here. Did you mean .*billing"):
+        chosen(monkeypatch, refunds.root, "biling")
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("agents: [agents/refunds, agents/gone]", "agents/gone has no params.yaml. If the folder has moved"),
+        ("agents: [agents/refunds, agents/refunds/]", "a folder is named twice"),
+        ("agents: [../elsewhere]", "is not a folder below the top"),
+        ("agent: [agents/refunds]", "unknown key 'agent'"),
+        ("[agents/refunds]", "rft.yaml: holds list, expected keys such as 'agents:'"),
+    ],
+)
+def test_a_mistake_in_the_workspaces_file_is_named(refunds: Scripted, written: str, says: str) -> None:
+    (refunds.root / workspace.FILE).write_text(written)
+    with pytest.raises(UserError) as refused:
+        workspace.agents(refunds.root)
+    assert says in str(refused.value)
+
+
+def test_a_copied_agent_is_named_with_both_folders(refunds: Scripted) -> None:
+    shutil.copytree(refunds.home, refunds.root / "agents/copy")
+    workspace.write(refunds.root, workspace.Workspace(agents=(*AGENTS, "agents/copy")))
+    with pytest.raises(UserError, match=r"agents/refunds and agents/copy are both named 'refunds'.*agent: NAME"):
+        workspace.agents(refunds.root)
+
+
+@pytest.mark.slow
+def test_an_agent_that_moved_keeps_its_champion_and_its_results(refunds: Scripted) -> None:
+    assert refunds.rft("run").returncode == 0
+    (record,) = records.load_all(refunds.clone)
+    refunds.git("mv", "agents/refunds", "agents/money")
+    workspace.write(refunds.root, workspace.Workspace(agents=("agents/money", "agents/billing")))
+    moved = replace(refunds, clone=Clone(refunds.root, "agents/money"))
+    refunds.git("commit", "--quiet", "--all", "--message", "moved")
+    done = moved.rft("run")
+    assert done.returncode == 0, done.stderr
+    again = next(one for one in records.load_all(refunds.clone) if one.name != record.name)
+    assert (again.agent, again.folder) == ("refunds", "agents/money")
+    assert set(again.stages.values()) <= {"restored", "unchanged"}, again.stages
+
+
+# -- nothing of the user's is ours -----------------------------------------------------------------
+@pytest.mark.slow
+def test_gc_leaves_experiments_and_results_of_the_users_own_pipelines(refunds: Scripted) -> None:
+    root = refunds.root
+    (root / "own").mkdir()
+    (root / "own/in").write_text("1\n")
+    count = {"cmd": "cat in in > out", "deps": ["in"], "outs": ["out"]}
+    (root / "own/dvc.yaml").write_text(yaml.safe_dump({"stages": {"count": count}}))
+
+    def dvc(*arguments: str) -> None:
+        repro.dvc(root / "own", *arguments)
+
+    dvc("repro", "--quiet")
+    refunds.git("add", "own")
+    refunds.git("commit", "--quiet", "--message", "a pipeline of my own")
+    dvc("exp", "save", "--name", "mine")
+    (root / "own/dvc.lock").unlink()
+    refunds.git("rm", "--quiet", "-r", "--cached", "own")
+    shutil.rmtree(root / "own")
+    refunds.git("commit", "--quiet", "--message", "gone")
+    assert refunds.rft("run", "--until", "policy").returncode == 0
+    days = {"retention": {"work_days": 0, "logs_days": 0, "pages_days": 0, "cache_days": 0}}
+    refunds.set_params(run=days)
+
+    def theirs() -> set[str]:
+        cache, names = root / ".dvc/cache", refunds.git("for-each-ref", "--format=%(refname)", "refs/exps").splitlines()
+        entries = {path for path in (cache / "runs").glob("*/*/*") if b"cat in in" in path.read_bytes()}
+        counted = cache / "files/md5" / OF_OUT[:2] / OF_OUT[2:]
+        found = {*entries, *([counted] if counted.exists() else [])}
+        return {name for name in names if name.endswith("/mine")} | set(map(str, found))
+
+    before = theirs()
+    assert len(before) == 3, before
+    done = refunds.rft("gc", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert theirs() == before
