@@ -24,6 +24,8 @@ from rft import files
 
 PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
 """Environment variables. Both hold quoted words."""
+AGENT = "RFT_AGENT"
+"""Environment variable: the name of the agent that the command line named."""
 NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "engine", "baseline", "drift", "exploits", "gc"})
 """The others take them from the run, or the model, that they name."""
 WHY = ("--reason", "TEXT")

@@ -121,4 +121,8 @@ def from_params(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
     """Return the values of the sections and the files that a stage depends on, as in dvc.yaml."""
     found = NEEDS[stage]
     paths = [params.recipe.path if name == RECIPE else name for name in (*found.files, *engine(stage))]
-    return [attrgetter(name)(params) for name in found.sections], [Path(path) for path in paths]
+    sections = [attrgetter(name)(params) for name in found.sections]
+    # Two agents that are equal in all else, such as new ones, do not wait for each other's work. By
+    # name, so that `agent` does not become a setting on which DVC lets each stage depend.
+    named = [agent] if (agent := getattr(params, "agent", None)) else []
+    return [*sections, *named], [Path(path) for path in paths]

@@ -291,7 +291,8 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote", agents: Se
     else:
         (root / "dvc.yaml").write_text(_pipeline(root))
     if "MLFLOW_TRACKING_URI" not in os.environ:
-        shutil.copy2(_empty_store(), root / "mlruns" / "mlflow.db")
+        Clone(root).mlruns.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(_empty_store(), Clone(root).mlruns / "mlflow.db")
     clone = Clone(root, agents[0] if agents else "")
     clone.git("init", "--quiet", "--initial-branch", "main")
     clone.git("add", "--all")

@@ -19,28 +19,33 @@ import argparse
 import ast
 import errno
 import importlib
+import os
 import shlex
 import shutil
 import signal
 import sys
 import textwrap
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
 from rft import commands, secrets
-from rft.errors import RftError, Stopped
+from rft.errors import RftError, Stopped, UserError
+from rft.process import ROOT
 
 VERBS = (
     "run", "runs", "extend", "baseline", "doctor", "bench", "stage", "engine", "exploits", "serve-tools", "report",
     "cancel", "gc", "approve", "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export",
-    "play", "rollouts", "replay", "up", "new", "invent", "model", "ingest", "drift", "demo", "backup", "restore",
+    "play", "rollouts", "replay", "up", "init", "new", "agents", "invent", "model", "ingest", "drift", "demo",
+    "backup", "restore",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\
 Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline, prompt, RFT, gate, approval.
 
-  rft demo                     run the whole ladder on the example recipe
+  rft demo                     run the whole ladder on the example recipe, in a clone of agent-rft
+  rft init                     make a repository of your own a workspace
   rft new recipes/mine         create a recipe of your own to start from
   rft baseline                 how good is the agent today? Rows, tools and a grader are enough
   rft doctor                   check for what would go wrong, in a minute
@@ -54,18 +59,20 @@ Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline
   rft export champion FOLDER   export what is needed to serve it elsewhere
 """
 EPILOG = (
-    "Run it in a clone of agent-rft. RUN is a name from `rft runs`, or any unique part of one. "
+    "Run it in a workspace (`rft init`) or in a clone of agent-rft. RUN is a name from `rft runs`, or any unique part "
+    "of one. "
     "`rft VERB --help` says more."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     secrets.guard()
-    argv = sys.argv[1:] if argv is None else argv
+    where, argv = _which().parse_known_args(sys.argv[1:] if argv is None else argv)
     options = parser(next((word for word in argv if not word.startswith("-")), "")).parse_args(argv)
     commands.remember(program=_program(), settings=())
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _go(where)
         return options.verb(options)
     except Stopped as stop:
         return _fail(str(stop), stop.exit_code, "stopped")
@@ -124,10 +131,36 @@ def _refused(error: Exception) -> str:
     return ""
 
 
+def _which() -> argparse.ArgumentParser:
+    """Return the parser of what says where a verb works; it may stand before or after the verb."""
+    which = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    which.add_argument("-C", dest="folder", metavar="FOLDER", help="work as if started in this folder")
+    which.add_argument("--agent", metavar="NAME", help="the agent to work on (default: that of the current folder)")
+    return which
+
+
+def _go(where: argparse.Namespace) -> None:
+    if where.folder is not None:
+        try:
+            os.chdir(where.folder)
+        except OSError as error:
+            raise UserError(f"-C {where.folder}: {error.strerror}. Name a folder that is there.") from None
+    if where.agent is not None:
+        os.environ[commands.AGENT] = where.agent
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(message=f"agent-rft {metadata.version('agent-rft')}, {ROOT}\n")
+
+
 def parser(typed: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of all verbs, with the options of the one that was typed alone. None: of
     all."""
-    top = argparse.ArgumentParser(prog="rft", description=ABOUT, epilog=EPILOG, formatter_class=_VerbsFormatter)
+    top = argparse.ArgumentParser(
+        prog="rft", description=ABOUT, epilog=EPILOG, formatter_class=_VerbsFormatter, parents=[_which()]
+    )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version, and where it is installed")
     verbs = top.add_subparsers(metavar="VERB", required=True)
     for name in VERBS:
         module = name.replace("-", "_")

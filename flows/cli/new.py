@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,9 @@ from flows.cli.invent import CONVERSATIONS, DAYS, START
 from flows.screen import print_line
 from rft import bridges, commands, config, files, recipe
 from rft.errors import UserError
-from tasks.runs import clone
+from tasks.runs import agent_folder, clone, workspace
 from tasks.runs.clone import Clone
+from tasks.runs.git import GitError
 
 TEMPLATE = Path(__file__).parents[1] / "template"
 INVENTED = "0000-invented.jsonl"
@@ -59,6 +61,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.find()
     target, relative_path = _target(here.root, options.folder)
+    if workspace.read(here.root) is not None:
+        return _agent(here, options, target, relative_path)
     if options.source:
         return _import(here, options, target, relative_path)
     for name in ("files", "range", "chance", "pass_threshold"):
@@ -77,6 +81,64 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+# -- an agent of a workspace -----------------------------------------------------------------------
+def _agent(here: Clone, options: argparse.Namespace, target: Path, relative_path: str) -> int:
+    """Make a folder with settings, a recipe and what DVC needs, and write it into rft.yaml."""
+    name = target.name
+    if not re.fullmatch(config.AGENT_NAME, name):
+        raise UserError(f"{relative_path}: an agent is named after its folder. Use letters, digits, - and _ alone.")
+    if taken := next((agent for agent in workspace.agents(here.root) if agent.name == name), None):
+        raise UserError(f"there is an agent named {name!r} already, in {taken.folder or '.'}. Name another folder.")
+    try:
+        here.git("check-ignore", "--quiet", "--no-index", "--", f"{relative_path}/params.yaml")
+        raise UserError(f"{relative_path}: Git ignores it (.gitignore), so no run could record it. Name another.")
+    except GitError:
+        pass
+    told: list[str] = []
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _whole(target) as part:
+        if options.source:
+            given = {"range": options.range, "chance": options.chance, "pass_threshold": options.pass_threshold}
+            declared = {key: value for key, value in given.items() if value is not None}
+            imported = bridges.read(options.source, options.files)
+            told = bridges.write_agent(imported, part / "recipe", "recipe", name, declared)
+            if imported.traffic:
+                window = part / "data" / "inbox" / name / IMPORTED
+                window.parent.mkdir(parents=True)
+                files.write_text("".join(f"{line}\n" for line in imported.traffic), window)
+        else:
+            _fill_template(part / "recipe", name, "recipe")
+            recipe.load(config.Recipe(path=str(part / "recipe"))).simulate(
+                part / "data" / "inbox" / name / INVENTED,
+                start=START,
+                days=DAYS,
+                conversations=CONVERSATIONS,
+                drifted=False,
+                seed=0,
+            )
+        text = (part / "recipe/params.yaml").read_text(encoding="utf-8")
+        text = text.replace("rft run --params recipe/params.yaml", f"rft --agent {name} run")
+        files.write_text(text.replace("recipe:\n", f"agent: {name}\n\nrecipe:\n", 1), part / "params.yaml")
+        (part / "recipe/params.yaml").unlink()
+        settings.of_import(part / "params.yaml", f"{relative_path}/params.yaml")
+        agent_folder.lay(part)
+    workspace.add(here.root, relative_path)
+    for line in told:
+        print_line(line)
+    program = os.environ.get(commands.PROGRAM, "rft")
+    commands.remember(program=f"{program} --agent {name}", settings=())
+    print_line(f"Agent {name}: {relative_path}. {relative_path}/recipe/README.md says what each file is for.")
+    print_line("It works as it is; try in this order:" if not told else "Fill in the margins of the gate, then:")
+    for verb, comment in NEXT.items():
+        print_line(f"  {commands.command(verb)}    # {comment}")
+    print_line("Commit it once it is yours, because a run of uncommitted code is marked dirty:")
+    git = f"git -C {shlex.quote(str(here.root))}"
+    added = f"{shlex.quote(relative_path)} {workspace.FILE}"
+    print_line(f"  {git} add {added} && {git} commit -m {shlex.quote(f'Agent {name}')}")
+    return 0
+
+
+# -- a recipe in a clone of agent-rft --------------------------------------------------------------
 def _target(root: Path, folder: str) -> tuple[Path, str]:
     """Return the folder to make, and its place in the clone."""
     target = Path(folder).resolve()

@@ -64,9 +64,11 @@ from rft.config.train import Clip, Curriculum, Dpo, Kl, Overlong, Ppo, Stop, Sup
 from rft.config.warm_start import Lora, WarmStart
 from rft.errors import ConfigError
 
+AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
 
 class Params(Section):
-    agent: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    agent: str | None = Field(None, pattern=AGENT_NAME)
     """The agent's name in the ledger, MLflow and messages. It must be the only one of that name in
     the workspace, and stays when the folder moves. null: the name of the recipe's folder."""
     recipe: Recipe

@@ -35,7 +35,7 @@ class Shown:
     @cached_property
     def _client(self) -> Any:
         address = tracking.address(self.clone)
-        if address.startswith("sqlite:") and not (self.clone.root / "mlruns/mlflow.db").exists():
+        if address.startswith("sqlite:") and not (self.clone.mlruns / "mlflow.db").exists():
             self._why = "MLflow is not reachable: this clone has no mlruns/mlflow.db"
             return None
         try:

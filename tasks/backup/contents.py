@@ -156,7 +156,7 @@ def _state(clone: Clone) -> Iterator[Source]:
 
 
 def mlflow(clone: Clone) -> Path:
-    return clone.root / "mlruns" / "mlflow.db"
+    return clone.mlruns / "mlflow.db"
 
 
 def prefect(clone: Clone) -> Path:

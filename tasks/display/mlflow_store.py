@@ -58,7 +58,7 @@ _WORDS = {
 
 # -- the store -------------------------------------------------------------------------------------
 def address(clone: Clone) -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{clone.root / 'mlruns' / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{clone.mlruns / 'mlflow.db'}"
 
 
 def load(clone: Clone) -> None:
@@ -75,8 +75,10 @@ def client(clone: Clone) -> Any:
     from mlflow import MlflowClient
 
     try:
-        (clone.root / "mlruns").mkdir(exist_ok=True)
-        return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
+        clone.mlruns.mkdir(parents=True, exist_ok=True)
+        # two first runs at once would both lay out the database, and spoil each other's work
+        with records.held(clone.state / "mlflow.lock", wait=True):
+            return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
     except Exception as error:  # of SQLAlchemy, where its database is locked or cannot be opened
         raise InfrastructureError(f"{name(clone)} does not open: {describe(error)}") from error
 
@@ -118,7 +120,7 @@ def experiment(client: Any, clone: Clone, name: str) -> str:
     if found := client.get_experiment_by_name(name):
         return found.experiment_id
     local = address(clone).startswith("sqlite:")
-    artifacts = (clone.root / "mlruns" / "artifacts").as_uri() if local else None
+    artifacts = (clone.mlruns / "artifacts").as_uri() if local else None
     return client.create_experiment(name, artifact_location=artifacts)
 
 

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import configparser
 import os
+import shlex
 import signal
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from rft import secrets
+from rft import commands, secrets
 from rft.errors import UserError
 from tasks.runs import workspace
 from tasks.runs.git import GitError, git
@@ -44,8 +45,6 @@ TELEMETRY_OFF = {
 
 
 _PATIENCE_S = 20.0
-AGENT = "RFT_AGENT"
-"""The name of the agent that the command line named."""
 SERVED_BY = "RFT_SERVED_BY"
 """The process id of `rft up`, in the environment of the flow runs that it starts."""
 
@@ -104,6 +103,11 @@ class Clone:
         return git(self.root, *arguments)
 
     @property
+    def mlruns(self) -> Path:
+        """Where MLflow's store is. In a repository that is the user's, `mlruns/` may be theirs."""
+        return (self.state if (self.root / workspace.FILE).exists() else self.root) / "mlruns"
+
+    @property
     def dvc_cache(self) -> Path:
         """Where this clone's DVC keeps bytes: `.dvc/cache`, or what its settings say."""
         folder = self.root / ".dvc"
@@ -142,12 +146,12 @@ def find() -> Clone:
     except GitError as error:
         if "not a git repository" not in str(error):
             raise
-        why = "A run is a Git worktree and is recorded as a revision: work in a clone of agent-rft."
-        raise UserError(f"{start} is not inside a Git repository. {why}") from None
+        why = "A run is a Git worktree and is recorded as a revision: work in a workspace (rft init)"
+        raise UserError(f"{start} is not inside a Git repository. {why}, or in a clone of agent-rft.") from None
     for needed in (".dvc/config",) if (root / workspace.FILE).exists() else ("dvc.yaml", "params.yaml", ".dvc/config"):
         if not (root / needed).exists():
             raise UserError(
-                f"{root} has no {needed}. Runs live in a clone of agent-rft: change into one and try again."
+                f"{root} has no {needed}: it is neither a workspace nor a clone of agent-rft. Make it one: rft init"
             )
     try:
         git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -155,7 +159,9 @@ def find() -> Clone:
         raise UserError(
             f"{root} has no commit yet, and a run is recorded below one. Make it: git add -A && git commit -m start"
         ) from None
-    return Clone(root, workspace.choose(root, start, os.environ.get(AGENT)))
+    clone = Clone(root, workspace.choose(root, start, os.environ.get(commands.AGENT)))
+    _name_agent(clone)
+    return clone
 
 
 def enter() -> Clone:
@@ -181,6 +187,15 @@ def enter() -> Clone:
     for name in ("no_proxy", "NO_PROXY"):  # our own servers on loopback are not behind anyone's proxy
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
     return clone
+
+
+def _name_agent(clone: Clone) -> None:
+    """Let every printed command name the agent, where there are several: it works in any folder."""
+    if clone.agent_folder is None or len(workspace.folders(clone.root)) < 2:
+        return
+    name = next(agent.name for agent in workspace.agents(clone.root) if agent.folder == clone.agent_folder)
+    program, option = os.environ.get(commands.PROGRAM, "rft"), f" --agent {shlex.quote(name)}"
+    commands.remember(program=program if program.endswith(option) else f"{program}{option}")
 
 
 def _end_with_parent(parent: int) -> None:

@@ -74,6 +74,28 @@ def write(root: Path, workspace: Workspace) -> None:
     files.write_text(_HEAD + yaml.safe_dump(named, sort_keys=False), root / FILE)
 
 
+def add(root: Path, folder: str) -> None:
+    """Add an agent's folder to rft.yaml, and leave the rest of the file as it is. Raises UserError
+    where that cannot be done."""
+    path = root / FILE
+    text, before = path.read_text(encoding="utf-8"), read(root) or Workspace()
+    lines = text.splitlines(keepends=True)
+    at = next((number for number, line in enumerate(lines) if line.startswith("agents:")), None)
+    if at is None:
+        text += f"agents:\n- {folder}\n"
+    elif lines[at].split("#")[0].strip() in ("agents:", "agents: []"):
+        text = "".join([*lines[:at], "agents:\n", f"- {folder}\n", *lines[at + 1 :]])
+    else:
+        text = text.replace(lines[at], lines[at].replace("[", f"[{folder}, ", 1), 1)
+    try:
+        made = Workspace.model_validate(yaml.safe_load(text))
+    except (ValueError, yaml.YAMLError):
+        made = None
+    if made is None or set(made.agents) != {folder, *before.agents}:
+        raise UserError(f"{FILE}: write the new agent into it by hand: {folder}, below 'agents:'")
+    files.write_text(text, path)
+
+
 def folders(root: Path) -> tuple[str, ...]:
     """List the agents' folders, from the top."""
     workspace = read(root)

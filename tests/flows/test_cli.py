@@ -43,6 +43,8 @@ VERBS = (
     "people",
     "policy",
     "up",
+    "init",
+    "agents",
     "new",
     "invent",
     "drift",

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from ladder_clone import Scripted
 
+from rft import commands
 from rft.errors import UserError
 from tasks import audit
 from tasks.audit import Question
@@ -97,7 +98,7 @@ def test_an_edit_elsewhere_makes_no_run_dirty_and_its_own_does(refunds: Scripted
 def chosen(monkeypatch: pytest.MonkeyPatch, where: Path, name: str | None = None) -> str | None:
     monkeypatch.chdir(where)
     if name:
-        monkeypatch.setenv(clones.AGENT, name)
+        monkeypatch.setenv(commands.AGENT, name)
     return clones.find().agent_folder
 
 

@@ -3,6 +3,8 @@ outlives us."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import ladder_clone
 import psutil
@@ -217,3 +220,35 @@ def test_a_stage_refuses_another_engine(scripted: ladder_clone.Scripted, named: 
     )
     assert done.returncode == 2
     assert says in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("times", "ends_well"), [(1, True), (9, False)])
+def test_an_entry_that_another_run_took_from_dvc_is_written_again(
+    scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, times: int, ends_well: bool
+) -> None:
+    scripted.set_params(policy={"seed": 40 + times})
+    place = scripted.root / ".dvc/cache/runs/b8" / ("b8" * 32) / ".XCJXeD-kue.tmp"
+    told = f"ERROR: failed to reproduce 'policy': [Errno 2] No such file or directory: '{place}'"
+    started, real = list[str](), repro.dvc_process.started
+
+    @contextlib.contextmanager
+    def disturbed(*arguments, **more):
+        started.append("")
+        with real(*arguments, **more) as process:
+            if len(started) <= times:
+                process.wait()
+                yield SimpleNamespace(
+                    pid=process.pid, stdout=io.StringIO(f"{told}\n"), poll=lambda: 255, wait=lambda: 255
+                )
+            else:
+                yield process
+
+    monkeypatch.setattr(repro, "dvc_process", SimpleNamespace(started=disturbed))
+    if ends_well:
+        assert run_stage(scripted).how in ("ran", "unchanged")
+        assert len(started) == 2
+    else:
+        with pytest.raises(InfrastructureError, match="DVC could not run it"):
+            run_stage(scripted)
+        assert len(started) == 3

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ import ladder_clone
 import pytest
 from local_servers import dead_port
 
+from rft import process
 from rft.reports import ExamplesReport, Metric, TrafficReport
 from tasks.display import datasets, tracking
 from tasks.display.tracking import Tracker
@@ -325,3 +329,16 @@ def test_how_a_run_ended_is_told_for_one_that_could_not_say_so(run: Run) -> None
     tracking.make_up(run.clone, print)
     held = tracking.client(run.clone).get_run(run.record.mlflow_run_id)
     assert (held.info.status, held.data.tags["revision"], held.data.tags["git_commit"]) == ("KILLED", "a" * 40, "c")
+
+
+@pytest.mark.slow
+def test_first_runs_at_once_lay_out_one_store(tmp_path: Path) -> None:
+    """Each would migrate the empty database: two of three failed, and runs were kept to be told."""
+    code = (
+        "import sys; from pathlib import Path; from tasks.display import mlflow_store; from tasks.runs.clone import "
+        "Clone; mlflow_store.client(Clone(Path(sys.argv[1]))).search_experiments()"
+    )
+    kept = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    started = [subprocess.Popen(command, env=kept | {"PYTHONPATH": str(process.ROOT)}) for _ in range(3)]
+    assert [one.wait(120) for one in started] == [0, 0, 0]

@@ -1,0 +1,60 @@
+"""List the agents of this workspace: who is champion, what ran last, and what waits.
+
+Change into an agent's folder, or name it with `rft --agent NAME`, and every verb works on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from flows.screen import print_line
+from rft import commands, secrets
+from tasks.ledger import book, request_status, statement
+from tasks.ledger.state import State
+from tasks.runs import champion, clone, records, workspace
+from tasks.runs.records import RunRecord
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    here = clone.enter()
+    state, every = book.latest(here, print_line).state, records.load_all(here)
+    rows = [_row(agent, state, every) for agent in workspace.agents(here.root)]
+    if options.json:
+        print_line(secrets.dumps(rows, ensure_ascii=False, indent=1))
+        return 0
+    if not rows:
+        print_line(f"No agent yet. Make one: {commands.command('new', 'agents/NAME')}")
+    for row in rows:
+        print_line(f"{row['name']}  {row['folder']}")
+        print_line(f"  champion   {row['champion']}")
+        print_line(f"  last run   {row['last run']}")
+        if row["waits"]:
+            print_line(f"  waits      {row['waits']}")
+    return 0
+
+
+def _row(agent: workspace.Agent, state: State, every: list[RunRecord]) -> dict[str, str]:
+    number = state.champion(agent.name)
+    moves = state.moves.get(agent.name, [])
+    since = f", since {moves[-1].time}" if moves else ""
+    mine = [record for record in every if record.agent == agent.name]
+    last = "none yet"
+    if mine:
+        ended = mine[-1].decision or mine[-1].verdict or mine[-1].state
+        last = f"{mine[-1].name}: {ended}, {mine[-1].started}"
+    waits = [
+        f"run {request.act.run} {found.description}: {found.approve}"
+        for request, found in request_status.open_requests(state, statement.now())
+        if request.act.model == agent.name
+    ]
+    return {
+        "name": agent.name,
+        "folder": agent.folder or ".",
+        "champion": f"{champion.describe(number)}{since}",
+        "last run": last,
+        "waits": "; ".join(waits),
+    }
