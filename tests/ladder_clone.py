@@ -282,12 +282,13 @@ def make(folder: Path, scenario: sample_reports.Scenario = "promote", agents: Se
     for stage in STAGES:
         text = STAGE.format(script=str(script), stage=stage, work=WORK.get(stage, "Nothing."))
         (root / "rft/stages" / f"{stage}.py").write_text(text.lstrip())
+    if agents:
+        workspace.write(root, workspace.Workspace(agents=tuple(agents)))
     remote.pin(Clone(root), remote.Shared(), None)  # not the owner's, who may have a ledger of their own
     for place in agents or ("",):
         _lay_agent(root / place, named=Path(place).name)
     if agents:
         shutil.rmtree(root / "data")
-        workspace.write(root, workspace.Workspace(agents=tuple(agents)))
     else:
         (root / "dvc.yaml").write_text(_pipeline(root))
     if "MLFLOW_TRACKING_URI" not in os.environ:

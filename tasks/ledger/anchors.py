@@ -78,8 +78,8 @@ def assert_genesis(shared: Shared, stored: list[Stored], restarted: bool = False
         return
     if shared.genesis not in {each.entry.id for each in stored if isinstance(each.entry.act, Genesis)}:
         raise CloneBehind(
-            f"the ledger begins with genesis {newest.entry.id[:16]}, but {remote.FILE} names {shared.genesis[:16]}: it "
-            "is another ledger, or its restart is not here yet. Fetch that one: "
+            f"the ledger begins with genesis {newest.entry.id[:16]}, but this checkout ({remote.FILE}, or rft.yaml) "
+            f"names {shared.genesis[:16]}: it is another ledger, or its restart is not here yet. Fetch that one: "
             f"git fetch THAT_CLONE {chain.REF}:{chain.REF}"
         )
     if not restarted:

@@ -72,7 +72,9 @@ class Ledger:
     def _pin(self) -> None:
         remote.pin(self.clone, self.shared, self.state.genesis)
         self.shared = remote.shared(self.clone)
-        self.report_line(f"[ledger] {remote.FILE} names it now. Commit that file, so that other clones know it")
+        self.report_line(
+            f"[ledger] {remote.file(self.clone)} names it now. Commit that file, so that other clones know it"
+        )
 
     def _pin_once(self) -> None:
         """Name the ledger in a tracked file once a person counts on it. A trial that nobody
@@ -109,8 +111,9 @@ class Ledger:
     ) -> Entry:
         if self.at_remote and self.shared.remote is None:
             raise UserError(
-                f"{remote.FILE} of this checkout names no remote, and the ledger of this clone is shared. What is "
-                "appended here would be a second history: restore the line `remote:` from the branch that has it"
+                f"{remote.file(self.clone)} of this checkout names no remote, and this clone's ledger is shared. "
+                "What is appended here would be a second history: restore the line `remote:` from the branch that has "
+                "it"
             )
         memory.assert_writable(self.clone)
         machine, state = keys.machine(self.clone), self.state
@@ -251,8 +254,8 @@ def _read(
         if shared.genesis is not None:
             source = f"fetch it from {shared.remote}" if shared.remote else "name its remote there"
             raise CloneBehind(
-                f"{remote.FILE} names the ledger {shared.genesis[:16]}, and this clone does not have it. A second "
-                f"ledger would split your history: {source}, or take the ledger from the clone that has it: "
+                f"{remote.file(clone)} names the ledger {shared.genesis[:16]}, and this clone does not have it. A "
+                f"second ledger would split your history: {source}, or take the ledger from the clone that has it: "
                 f"git fetch THAT_CLONE {chain.REF}:{chain.REF}"
             )
         anchors.assert_known(clone, [])
@@ -310,7 +313,7 @@ def _newest(
             f"two ledgers without a common genesis: this clone's ({ours[:16]}) and that of {shared.remote} "
             f"({theirs[:16]}). They cannot be joined. Keep the remote's, if this clone's may be lost: "
             f"git update-ref refs/rft/ledger-old {chain.REF} && git update-ref -d {chain.REF} && "
-            f"rm {memory.path(clone)}; or name another branch in {remote.FILE}"
+            f"rm {memory.path(clone)}; or name another branch in {remote.file(clone)}"
         )
     raise Damaged(
         f"this clone's ledger and that of {shared.remote} both begin with {ours[:16]}, and then differ: one of them "

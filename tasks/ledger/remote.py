@@ -1,9 +1,10 @@
 """The branch of a remote that several clones share, and which ledger it is.
 
-`infra/ledger.yaml` is tracked by Git: the remote's name, its branch, and the genesis of the ledger.
-A branch, because servers protect branches and no other refs. Pushing without force is the
-compare-and-set across clones: of two that append at once, one is refused, and looks again. A push
-whose answer was lost is settled by asking what the branch holds now.
+Section `ledger` of rft.yaml, or infra/ledger.yaml where there is no workspace, is tracked by Git:
+the remote's name, its branch, and the genesis of the ledger. A branch, because servers protect
+branches and no other refs. Pushing without force is the compare-and-set across clones: of two that
+append at once, one is refused, and looks again. A push whose answer was lost is settled by asking
+what the branch holds now.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rft.errors import InfrastructureError, UserError, did_you_mean
 from rft.reports.base import Report
 from tasks.ledger import chain, locks, objects
 from tasks.ledger.statement import Sha256
+from tasks.runs import workspace
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
 
@@ -41,34 +43,46 @@ class Shared(Report):
     genesis: Sha256 | None = None
 
 
+def file(clone: Clone) -> str:
+    """Name the file that says which ledger it is."""
+    is_workspace = (clone.root / workspace.FILE).exists() and not (clone.root / FILE).exists()
+    return workspace.FILE if is_workspace else FILE
+
+
 def shared(clone: Clone) -> Shared:
     """Raises UserError naming file and key."""
-    file = clone.root / FILE
-    if not file.exists():
+    name = file(clone)
+    path = clone.root / name
+    if not path.exists():
         return Shared()
     try:
-        raw = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{FILE}: not YAML ({error}). Restore it: git checkout {FILE}") from None
+        raise UserError(f"{name}: not YAML ({error}). Restore it: git checkout {name}") from None
     except OSError as error:
-        raise UserError(f"{FILE}: {error.strerror}. Make it readable, or restore it: git checkout {FILE}") from None
+        raise UserError(f"{name}: {error.strerror}. Make it readable, or restore it: git checkout {name}") from None
+    if name == workspace.FILE:
+        raw = (raw.get("ledger") if isinstance(raw, dict) else None) or {}
     try:
         found = Shared.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(f"{FILE}: {key}: {first['msg']}. It holds remote, branch and genesis.") from None
+        raise UserError(f"{name}: {key}: {first['msg']}. It holds remote, branch and genesis.") from None
     if found.remote is not None and found.remote not in (known := git(clone.root, "remote").split()):
         raise UserError(
-            f"{FILE}: remote = {found.remote!r} is no remote of this clone. {did_you_mean(found.remote, known)}"
+            f"{name}: remote = {found.remote!r} is no remote of this clone. {did_you_mean(found.remote, known)}"
         )
     return found
 
 
 def pin(clone: Clone, found: Shared, genesis: str | None) -> None:
     """Write down which ledger it is."""
-    made = found.model_copy(update={"genesis": genesis})
-    files.write_text(_HEAD + yaml.safe_dump(made.model_dump(), sort_keys=False), clone.root / FILE)
+    made = found.model_copy(update={"genesis": genesis}).model_dump()
+    if file(clone) == workspace.FILE:
+        workspace.set_ledger(clone.root, made)
+    else:
+        files.write_text(_HEAD + yaml.safe_dump(made, sort_keys=False), clone.root / FILE)
 
 
 def fetch(clone: Clone, found: Shared) -> str | None:
@@ -83,7 +97,7 @@ def fetch(clone: Clone, found: Shared) -> str | None:
     except GitError as error:
         if "couldn't find remote ref" in str(error):
             return None
-        raise _unreachable(found, error) from None
+        raise _unreachable(clone, found, error) from None
     return git(clone.root, "rev-parse", FETCHED)
 
 
@@ -98,7 +112,7 @@ def push(clone: Clone, found: Shared, new: str) -> None:
             return  # it had arrived: only the answer was lost
         if there is not None and not is_ancestor(clone, there, new):
             raise AppendConflict(f"another clone appended to the ledger on {found.remote} at the same moment") from None
-        raise _unreachable(found, error) from None
+        raise _unreachable(clone, found, error) from None
 
 
 def is_ancestor(clone: Clone, old: str, new: str) -> bool:
@@ -110,7 +124,7 @@ def _ask(root: Path, *arguments: str) -> None:
     git_bytes(root, *arguments, timeout_s=_PATIENCE_S)
 
 
-def _unreachable(found: Shared, error: GitError) -> InfrastructureError:
+def _unreachable(clone: Clone, found: Shared, error: GitError) -> InfrastructureError:
     message = " ".join(str(error).split()).rstrip(".")
-    what = f"the ledger's remote {found.remote} ({FILE}) refused or did not answer: {message}"
+    what = f"the ledger's remote {found.remote} ({file(clone)}) refused or did not answer: {message}"
     return InfrastructureError(f"{what}. Nothing was appended. Try again when it is back.")

@@ -43,7 +43,7 @@ def accept(clone: Clone, report_line: Callable[[str], None] = print) -> Entry:
             remote.pin(clone, ledger.shared, ledger.state.genesis)
         newest = chain.genesis(ledger.stored).entry
         report_line(
-            f"[ledger] restart accepted: entry {newest.number} of machine {newest.machine}. Commit {remote.FILE}"
+            f"[ledger] restart accepted: entry {newest.number} of machine {newest.machine}. Commit {remote.file(clone)}"
         )
         return newest
 

@@ -31,8 +31,8 @@ def share(clone: Clone, report_line: ReportLine = print) -> list[str]:
     found = remote.shared(clone)
     if found.remote is None:
         raise UserError(
-            f"{remote.FILE} names no remote, so there is nobody to share with. Write `remote: NAME` there, with one of "
-            "git remote"
+            f"{remote.file(clone)} names no remote, so there is nobody to share with. Write `remote: NAME` there, with "
+            "one of git remote"
         )
     runs = _push(clone, book.latest(clone, report_line).state, report_line)
     with book.opened(clone, report_line=report_line) as ledger:

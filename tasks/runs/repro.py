@@ -35,11 +35,14 @@ listener: ContextVar[Lines] = ContextVar("listener", default=Lines())  # noqa: B
 
 _UNCHANGED = re.compile(r"^Stage '[^']+' didn't change, skipping")
 _RESTORED = re.compile(r"^Stage '[^']+' is cached - skipping run")
-_TAKEN = re.compile(r"No such file or directory: '[^']*/runs/[0-9a-f]{2}/[0-9a-f]+/\.[^']*\.tmp'")
-"""Two runs finished equal stages at once. DVC reads the newest file of an entry's folder in its run
-cache, takes what another process is just writing for a damaged entry, and deletes it (3.67.1, seen
-with two agents whose runs were equal). The stage is complete in its work folder: again takes
-seconds."""
+_DISTURBED = re.compile(
+    r"No such file or directory: '[^']*/runs/[0-9a-f]{2}/[0-9a-f]+/\.[^']*\.tmp'"
+    r"|unable to remove '[^']*' without a confirmation"
+)
+"""Two runs finish equal stages at once, as two new agents do, and DVC (3.67.1) trips in two ways.
+It takes the newest file of an entry in its run cache, which another process is just writing, for a
+damaged one, and deletes it; and a file whose bytes another process is just adding to the cache it
+takes for one that nobody has. The stage is complete in its work folder: again takes seconds."""
 _EXITED = re.compile(r"exited with (-?\d+)")
 DVC_SAYS = re.compile(
     r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and "
@@ -90,7 +93,7 @@ def repro(
         try:
             return _repro(tree, stage, state, run, log, note_group, on_line, deadline, loaded)
         except InfrastructureError as error:
-            if not tries_left or not _TAKEN.search(str(error)):
+            if not tries_left or not _DISTURBED.search(str(error)):
                 raise
     raise AssertionError
 

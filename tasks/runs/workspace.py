@@ -11,9 +11,11 @@ without rft.yaml is a workspace of one agent, at its top.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -32,6 +34,8 @@ class Workspace(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     agents: tuple[str, ...] = ()
+    ledger: dict[str, Any] | None = None
+    """Which ledger it is, and where it is shared (tasks/ledger/remote.py)."""
 
     @field_validator("agents")
     @classmethod
@@ -94,6 +98,17 @@ def add(root: Path, folder: str) -> None:
     if made is None or set(made.agents) != {folder, *before.agents}:
         raise UserError(f"{FILE}: write the new agent into it by hand: {folder}, below 'agents:'")
     files.write_text(text, path)
+
+
+def set_ledger(root: Path, ledger: dict[str, Any]) -> None:
+    """Write section `ledger` of rft.yaml anew, and leave the rest of the file as it is."""
+    path = root / FILE
+    text = re.sub(
+        r"(?m)^(?:# The ledger of approvals.*\n)?ledger:.*\n(?:[ \t].*\n|\n)*", "", path.read_text(encoding="utf-8")
+    )
+    gap = "" if text.endswith("\n") else "\n"
+    head = "# The ledger of approvals. genesis is written once, when the first person approves: commit it.\n"
+    files.write_text(f"{text}{gap}{head}{yaml.safe_dump({'ledger': ledger}, sort_keys=False)}", path)
 
 
 def folders(root: Path) -> tuple[str, ...]:

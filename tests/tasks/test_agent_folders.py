@@ -190,3 +190,25 @@ def test_gc_leaves_experiments_and_results_of_the_users_own_pipelines(refunds: S
     done = refunds.rft("gc", "--yes")
     assert done.returncode == 0, done.stderr
     assert theirs() == before
+
+
+@pytest.mark.slow
+def test_the_workspaces_file_names_the_ledger_and_keeps_what_people_wrote(refunds: Scripted) -> None:
+    path = refunds.root / workspace.FILE
+    path.write_text("# ours\n" + path.read_text())
+    refunds.git("commit", "--quiet", "--all", "--message", "words")
+    assert refunds.rft("run").returncode == 0
+    approved = refunds.rft("approve", records.load_all(refunds.clone)[0].name, "--reason", "why", *people.by("Ada"))
+    assert "rft.yaml names it now. Commit that file" in approved.stdout + approved.stderr
+    found = workspace.read(refunds.root)
+    assert found is not None
+    assert found.ledger is not None
+    assert found.ledger["genesis"] == book.read(refunds.clone).state.genesis
+    assert found.agents == AGENTS
+    assert path.read_text().startswith("# ours\n")
+    assert not (refunds.root / "infra").exists()
+    done = refunds.rft("run", "--clean-only", "--until", "policy")
+    assert done.returncode == 0, done.stderr
+    workspace.set_ledger(refunds.root, {"genesis": "0" * 64})
+    assert path.read_text().count("ledger:") == 1
+    assert "names the ledger 0000" in refunds.rft("champion").stderr or refunds.rft("champion").returncode == 2

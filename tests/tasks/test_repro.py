@@ -224,12 +224,18 @@ def test_a_stage_refuses_another_engine(scripted: ladder_clone.Scripted, named: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("times", "ends_well"), [(1, True), (9, False)])
-def test_an_entry_that_another_run_took_from_dvc_is_written_again(
-    scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, times: int, ends_well: bool
+@pytest.mark.parametrize(
+    "says",
+    [
+        f"[Errno 2] No such file or directory: '/x/.dvc/cache/runs/b8/{'b8' * 32}/.XCJXeD-kue.tmp'",
+        "unable to remove '/x/data/prompt/report.json' without a confirmation. Use `-f` to force.",
+    ],
+)
+def test_where_an_equal_run_disturbs_dvc_it_is_asked_again(
+    scripted: ladder_clone.Scripted, monkeypatch: pytest.MonkeyPatch, says: str, times: int, ends_well: bool
 ) -> None:
-    scripted.set_params(policy={"seed": 40 + times})
-    place = scripted.root / ".dvc/cache/runs/b8" / ("b8" * 32) / ".XCJXeD-kue.tmp"
-    told = f"ERROR: failed to reproduce 'policy': [Errno 2] No such file or directory: '{place}'"
+    scripted.set_params(policy={"seed": 40 + times + len(says)})
+    told = f"ERROR: failed to reproduce 'policy': {says}"
     started, real = list[str](), repro.dvc_process.started
 
     @contextlib.contextmanager
