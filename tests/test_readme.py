@@ -30,7 +30,9 @@ def test_the_recipe_is_shown_whole() -> None:
 
 def commands(word: str) -> set[str]:
     """The first words after `make` or `rft` wherever the README types a command."""
-    return set(re.findall(rf"(?:^    |`){word} (?:--agent \w+ )?([a-z-]+)", README.read_text(encoding="utf-8"), re.MULTILINE))
+    return set(
+        re.findall(rf"(?:^    |`){word} (?:--agent \w+ )?([a-z-]+)", README.read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def test_each_make_target_exists() -> None:

@@ -151,7 +151,8 @@ def _go(where: argparse.Namespace) -> None:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(message=f"agent-rft {metadata.version('agent-rft')}, {ROOT}\n")
+        print(f"agent-rft {metadata.version('agent-rft')}, {ROOT}")
+        parser.exit()
 
 
 def parser(typed: str | None = None) -> argparse.ArgumentParser:
