@@ -65,6 +65,7 @@ def schedule(root: Path) -> Schedule:
 
 def up(port: int) -> int:
     here = clone.enter()
+    here.assert_at_the_top("rft up", "Let cron start `rft --agent NAME run --clean-only --window PATTERN` meanwhile.")
     if here.root != Path.cwd():
         raise UserError(f"run this at the top of the clone, where scheduled runs start too: cd {here.root}")
     os.environ |= {"PREFECT_LOGGING_LEVEL": "INFO", clone.SERVED_BY: str(os.getpid())}

@@ -106,7 +106,7 @@ def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
         model = champions.model_name(settings.resolve(place, None))
         source = retiring.of_folder(place.home, retiring.HERE, model)
     elif logs.record.revision is None:
-        tree = place.worktrees / logs.record.name
+        tree = place.worktrees / logs.record.name / logs.record.folder
         model = champions.model_name(settings.of_file(tree / "params.yaml", []))
         source = retiring.of_folder(tree, logs.record.name, model)
     else:
@@ -128,7 +128,7 @@ def _found(place: Clone, options: argparse.Namespace) -> Logs:
     record = elsewhere.find(place, options.run, aside) if options.run else _newest(place)
     if record.revision:
         return _stage_files(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
-    tree = place.worktrees / record.name
+    tree = place.worktrees / record.name / record.folder
     if not tree.exists():
         live_ones = command("rollouts", "--live")
         raise UserError(f"run {record.name} is {record.state} and has no rollouts. Those in progress: {live_ones}")
@@ -136,7 +136,7 @@ def _found(place: Clone, options: argparse.Namespace) -> Logs:
 
 
 def _newest(place: Clone) -> RunRecord:
-    found = [record for record in records.load_all(place) if record.revision]
+    found = [record for record in records.of_agent(place) if record.revision]
     if not found:
         live, here = command("rollouts", "--live"), command("rollouts", "--here")
         raise UserError(

@@ -56,9 +56,9 @@ def toolserver(folder: Path) -> str:
     return command("serve-tools", str(folder))
 
 
-def rollback(recipe: str) -> str:
-    """Roll back to an earlier champion of the recipe in this folder."""
-    return command("rollback", "--model", Path(recipe).name, *WHY)
+def rollback(agent: str) -> str:
+    """Roll back to an earlier champion of this agent."""
+    return command("rollback", "--model", agent, *WHY)
 
 
 def remembered() -> list[str]:

@@ -238,7 +238,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None =
     spent = {stage: page.Spent(seconds, record.stages.get(stage, "")) for stage, seconds in record.seconds.items()}
     path = clone.page(record.name if opened is None else f"{record.name}.test")
     path.parent.mkdir(parents=True, exist_ok=True)
-    course = comparisons.with_own(clone, record, root, Path(recipe).name)
+    course = comparisons.with_own(clone, record, root, record.agent or Path(recipe).name)
     path.write_text(secrets.redact(page.render(root, facts, spent, opened, course)), encoding="utf-8")
     return path
 

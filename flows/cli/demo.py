@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     Git ignores everything that is written, or DVC keeps it.
     """
     here = clone.enter()
+    here.assert_at_the_top("rft demo", f"Run an agent of this workspace: {commands.command('run')}")
     overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
     like, drifted = here.home / params.traffic.file, here.home / DRIFTED

@@ -148,7 +148,7 @@ def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path |
     """Restore from the cache what stage `policy` of the newest run made of the same settings and
     recipe."""
     stage_folder = str(stage_files.folder("policy"))
-    for record in reversed(records.load_all(here)):
+    for record in reversed(records.of_agent(here)):
         if record.revision is None or record.bytes_removed:
             continue
         at = artifacts.Revision(here, record.revision)

@@ -147,7 +147,7 @@ def check(
 def _furnish(here: Clone, params: config.Params, scratch: Path) -> None:
     """Write what the stage reads: the champion without weights, and the newest files of traffic."""
     champions.of_params(here, params, print_line).place(scratch, weights=False)
-    for record in reversed(records.load_all(here)):
+    for record in reversed(records.of_agent(here)):
         if record.revision is None or record.bytes_removed:
             continue
         at = Revision(here, record.revision)

@@ -32,7 +32,7 @@ def too_many_turns(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     prompts, file, limit = recipe.prompts, recipe.folder / "prompts.json", params.rollout.max_turns
     most = max([0, *prompts.max_turns])
     served = stage_files.champion().prompt
-    back = f"go back to a champion that keeps to it: {commands.rollback(params.recipe.path)}"
+    back = f"go back to a champion that keeps to it: {commands.rollback(params.agent_name)}"
     for where, asked, lower in (
         (f"{file}: seed.max_turns", prompts.seed.max_turns, "lower it or take it out"),
         (f"{file}: max_turns", most, "take it out"),

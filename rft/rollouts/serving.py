@@ -76,7 +76,7 @@ def without_verify(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     if params.policy.serve.method == "best_of_n":
         yield f"params.yaml: policy.serve.method = best_of_n, but {missing}", f"{write}, or choose another method."
     if stage_files.champion().serve.method == "best_of_n":
-        back = commands.rollback(params.recipe.path)
+        back = commands.rollback(params.agent_name)
         what = f"{stage_files.path(Champion)}: serve.method is best_of_n, but {missing}"
         yield what, f"{write}, or go back to a champion that is served otherwise: {back}"
 

@@ -100,7 +100,7 @@ def base_model(
                 f"{stage_files.path(Champion)}: the champion's weights (run {served.run}) were trained on another base "
                 f"model than data/policy holds now ({served.base_sha256[:12]}, not {pointer.sha256[:12]}). Restore the "
                 "policy's settings in params.yaml, or go back to a champion without weights of its own: "
-                f"{commands.rollback(params.recipe.path)}"
+                f"{commands.rollback(params.agent_name)}"
             )
         folder = stage_files.folder("champion") / served.weights_path
         network = weights.with_weights(network, served.weights, folder, device)

@@ -65,7 +65,7 @@ class Served:
         makes = [policy.model is None or policy.is_warm_started for policy in (then, params.policy)]
         if changed and any(makes):
             named = ", ".join(f"policy.{name}" for name in changed)
-            back = commands.rollback(params.recipe.path)
+            back = commands.rollback(params.agent_name)
             raise UserError(
                 f"{named}: changed since run {self.champion.run}, whose {self.champion.weights} weights are the "
                 "champion's and fit only the base model of that time. Restore the policy's settings, or go back to a "

@@ -123,6 +123,11 @@ class Clone:
                 found = folder / settings.get("cache", "dir").strip("\"'")
         return found.resolve()
 
+    def assert_at_the_top(self, verb: str, instead: str) -> None:
+        """Raise UserError where agents lie in folders: `verb` is for an agent at the top."""
+        if any(workspace.folders(self.root)):
+            raise UserError(f"{verb} does not work yet where agents lie in folders ({workspace.FILE}). {instead}")
+
     def refuse_taken_along(self, path: Path) -> None:
         """Raise UserError for a folder or file in the clone where the ladder writes, or that later
         runs would take along."""

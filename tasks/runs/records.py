@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from rft import commands, reports
 from rft.errors import UserError
+from tasks.runs import workspace
 from tasks.runs.clone import Clone
 
 State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
@@ -161,6 +162,16 @@ def load_all(clone: Clone) -> list[RunRecord]:
                 "over, its revision is safe in Git; if not, a new one finds its finished stages in DVC's cache."
             ) from None
     return sorted(found, key=lambda record: (record.started, record.name))
+
+
+def of_agent(clone: Clone) -> list[RunRecord]:
+    """The runs of this agent, oldest first, from before its folder moved too; where no agent is
+    chosen, those of all."""
+    every, folder = load_all(clone), clone.agent_folder
+    if folder is None:
+        return every
+    name = workspace.name(clone.root, folder) if folder else None
+    return [record for record in every if record.folder == folder or (name and record.agent == name)]
 
 
 def find(clone: Clone, name: str) -> RunRecord:

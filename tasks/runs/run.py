@@ -251,7 +251,7 @@ def clear(clone: Clone, key: str | None = None) -> list[str]:
     that wait for a higher run.max_hours.
     """
     cleared: list[str] = []
-    for record in records.load_all(clone):
+    for record in records.of_agent(clone):
         if not record.over and not records.alive(clone, record.name):
             asked = Run(clone, record).cancelled
             if asked or not (record.state == "paused" or (record.state == "running" and record.key == key)):

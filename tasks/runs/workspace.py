@@ -120,7 +120,7 @@ def folders(root: Path) -> tuple[str, ...]:
 def agents(root: Path) -> list[Agent]:
     """List the workspace's agents. Raises UserError for a folder that is not one, and for two of
     one name."""
-    found = [Agent(_name(root, folder), folder) for folder in folders(root)]
+    found = [Agent(name(root, folder), folder) for folder in folders(root)]
     by_name: dict[str, str] = {}
     for agent in found:
         if (other := by_name.setdefault(agent.name, agent.folder)) != agent.folder:
@@ -129,7 +129,8 @@ def agents(root: Path) -> list[Agent]:
     return found
 
 
-def _name(root: Path, folder: str) -> str:
+def name(root: Path, folder: str) -> str:
+    """Return an agent's name. Raises UserError for a folder that is not an agent."""
     for needed in NEEDED:
         if not (root / folder / needed).exists():
             remedy = f"If the folder has moved, name its new place in {FILE}; else remove it there"
@@ -142,16 +143,16 @@ def _name(root: Path, folder: str) -> str:
     return str(given or config.Recipe().path.rsplit("/", 1)[-1])
 
 
-def choose(root: Path, here: Path, name: str | None) -> str | None:
+def choose(root: Path, here: Path, wanted: str | None) -> str | None:
     """Return the folder of the named agent, else of the one around `here`, else of the only one;
     None where it could be any."""
-    if name is None and read(root) is None:
+    if wanted is None and read(root) is None:
         return ""
     every = agents(root)
-    if name is not None:
-        if (folder := {agent.name: agent.folder for agent in every}.get(name)) is None:
-            known = did_you_mean(name, [agent.name for agent in every]) if every else "There is none yet."
-            raise UserError(f"no agent is named {name!r} here. {known}")
+    if wanted is not None:
+        if (folder := {agent.name: agent.folder for agent in every}.get(wanted)) is None:
+            known = did_you_mean(wanted, [agent.name for agent in every]) if every else "There is none yet."
+            raise UserError(f"no agent is named {wanted!r} here. {known}")
         return folder
     around = [agent.folder for agent in every if here.is_relative_to(root / agent.folder)]
     if around:

@@ -137,6 +137,9 @@ def test_a_new_agent_is_whole_and_in_the_workspaces_list(with_agent: Path, capsy
         (["new", "../elsewhere"], "lies outside the clone"),
         (["--agent", "refund", "doctor"], "no agent is named 'refund' here. Did you mean"),
         (["-C", "nowhere", "agents"], "-C nowhere: No such file or directory"),
+        (["backup", "../copy"], "rft backup does not work yet where agents lie in folders (rft.yaml). Copy the repo"),
+        (["demo"], "rft demo does not work yet where agents lie in folders (rft.yaml). Run an agent"),
+        (["up"], "rft up does not work yet where agents lie in folders (rft.yaml). Let cron start"),
     ],
 )
 def test_a_mistake_is_one_message_and_writes_nothing(
