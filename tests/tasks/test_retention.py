@@ -62,7 +62,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 
 
 def run_ladder(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
-    """A recorded run whose policy and traffic are its own."""
+    """A recorded run whose policy and traffic are its own. Which of two is older, their records say
+    in seconds."""
+    while records.now() in {record.started for record in records.load_all(scripted.clone)}:
+        time.sleep(0.05)
     (scripted.script / "data/traffic/current_profile.json").write_text(word)
     (scripted.script / "data/policy/model.bin").write_text(f"policy of {word}")
     params = config.load(scripted.root / "params.yaml")
