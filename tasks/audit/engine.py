@@ -55,7 +55,7 @@ def _packages(run: Recorded, pins: dict[str, str]) -> str:
 def _read(run: Recorded, path: str) -> dict[str, str]:
     try:
         found = json.loads(run.ctx.store.file(run.at.commit, run.at.from_the_top(path)) or b"")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise altered(f"{path} of the revision is not as a run writes it ({error})") from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise altered(f"{path} of the revision is not as a run writes it")

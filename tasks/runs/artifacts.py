@@ -89,14 +89,18 @@ class Revision:
         try:
             message = git(self.clone.root, "cat-file", "commit", self.commit).partition("\n\n")[2]
             told, _ = json.JSONDecoder().raw_decode(message.partition("\n\n")[2])
-        except (GitError, ValueError):  # what reads further says what is wrong
+        except (GitError, ValueError, RecursionError):  # what reads further says what is wrong
             return {}
         return told if isinstance(told, dict) else {}
 
     @property
     def folder(self) -> str:
-        """The agent's folder, as the record says; empty: the top."""
-        return str(self.recorded.get("folder", ""))
+        """The agent's folder, as the record says; empty: the top. Raises UserError for one that
+        leads out of the repository: whoever can write a revision can write anything."""
+        found = PurePosixPath(str(self.recorded.get("folder", "")))
+        if found.is_absolute() or ".." in found.parts:
+            raise UserError(f"revision {self.commit[:10]} names {str(found)!r} as its agent's folder: it was forged.")
+        return "" if found == PurePosixPath() else str(found)
 
     def from_the_top(self, path: str | Path) -> str:
         """Name a file of the agent's folder as Git does."""

@@ -94,6 +94,16 @@ def test_an_edit_elsewhere_makes_no_run_dirty_and_its_own_does(refunds: Scripted
     assert "agents/refunds/recipes/tiny/tools.py" in refused.stderr
 
 
+@pytest.mark.parametrize("folder", ["../../elsewhere", "/etc", "agents/../../x"])
+def test_a_forged_revision_leads_nowhere_outside(refunds: Scripted, folder: str) -> None:
+    tree = refunds.git("rev-parse", "HEAD^{tree}")
+    message = f'run x: promote\n\n{{"name": "x", "key": "k", "folder": "{folder}"}}'
+    forged = Revision(refunds.clone, refunds.git("commit-tree", tree, "-m", message))
+    for read in (lambda: forged.folder, lambda: forged.file("params.yaml"), lambda: forged.outs):
+        with pytest.raises(UserError, match="as its agent's folder: it was forged"):
+            read()
+
+
 # -- which agent -----------------------------------------------------------------------------------
 def chosen(monkeypatch: pytest.MonkeyPatch, where: Path, name: str | None = None) -> str | None:
     monkeypatch.chdir(where)
