@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import tiny_recipe
 from scripted_tools import context
@@ -47,10 +48,9 @@ def call(endpoint: http_client.ToolEndpoint, tiny: Recipe, section: config.Tools
 
 def servers() -> list[int]:
     """Our children that serve: processes of this test that were not stopped."""
-    found = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False
-    ).stdout
-    return [int(line.split()[0]) for line in found.splitlines() if "rft.tools.server" in line]
+    everyone = psutil.process_iter(["ppid", "cmdline"])
+    ours = [process for process in everyone if process.info["ppid"] == os.getpid()]
+    return [process.pid for process in ours if "rft.tools.server" in (process.info["cmdline"] or [])]
 
 
 @pytest.mark.slow
