@@ -8,6 +8,8 @@ name is the distribution's own:
     rft            the command line
     rft-stage      one stage of the ladder, as DVC starts it: the engine in RFT_ENGINE, else ours
     python -P -s agent_rft.py MODULE ...    a child process: a tool server, a smoke test
+    agent_rft.retrain                       the flow, as Prefect's runner loads it for `rft up`: it
+                                            puts the current folder first on the import path
 
 Each takes the current folder, PYTHONPATH and the user's own site-packages off the import path, then
 makes sure that the packages lie beside this file. Nothing of ours is imported before that.
@@ -25,6 +27,9 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 ENGINE = "RFT_ENGINE"
 """The folder that holds the engine of a run, where it is not this one: a worktree of a development
 clone has an engine of its own, with the user's edits."""
+FLOWS = "RFT_FLOWS"
+"""The folder that holds the flows of `rft up`, where it is not this one: Prefect imports the module
+of this name that is in the current folder, which may be a clone."""
 
 
 def rft() -> int:
@@ -39,6 +44,15 @@ def stage() -> int:
     from rft.__main__ import main
 
     return main()
+
+
+def __getattr__(name: str) -> object:
+    if name != "retrain":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _own_path(os.environ.get(FLOWS) or HERE, "rft", "tasks", "flows")
+    from flows.pipeline import retrain
+
+    return retrain
 
 
 def _own_path(folder: str, *packages: str) -> None:

@@ -99,15 +99,16 @@ def demo_kill(args: list[str]) -> Figure:
     return Figure(parts, {"differing": differing})
 
 
-def published(clone: Path, reaching: str = "gate") -> dict[str, str]:
-    """File -> hash over every DVC out of the clone's whole runs, wall times left out.
+def published(clone: Path, reaching: str = "gate", folder: str = ".") -> dict[str, str]:
+    """File -> hash over every DVC out of the whole runs of the agent in `folder`, wall times left
+    out.
 
     A run is a revision below refs/exps whose dvc.lock reaches the gate, or another stage; folders
     are opened through the cache's own lists.
     """
     files: dict[str, str] = {}
-    for revision in _runs(clone, reaching):
-        lock = yaml.safe_load(_git(clone, "show", f"{revision}:dvc.lock"))
+    for revision in _runs(clone, reaching, folder):
+        lock = yaml.safe_load(_git(clone, "show", f"{revision}:{Path(folder, 'dvc.lock')}"))
         for stage in lock["stages"].values():
             for out in stage.get("outs", []):
                 for name, md5 in _files(clone, out["path"], out["md5"]):
@@ -123,10 +124,11 @@ def _files(clone: Path, path: str, md5: str) -> list[tuple[str, str]]:
     return [(f"{path}/{entry['relpath']}", entry["md5"]) for entry in listing]
 
 
-def _runs(clone: Path, reaching: str = "gate") -> list[str]:
+def _runs(clone: Path, reaching: str = "gate", folder: str = ".") -> list[str]:
     """The revisions of whole runs, in order of name; the demo makes one."""
+    lock = Path(folder, "dvc.lock")
     refs = _git(clone, "for-each-ref", "--format=%(refname)", "refs/exps").split()
-    locks = {ref: yaml.safe_load(_git(clone, "show", f"{ref}:dvc.lock", check=False) or "{}") for ref in refs}
+    locks = {ref: yaml.safe_load(_git(clone, "show", f"{ref}:{lock}", check=False) or "{}") for ref in refs}
     return sorted(ref for ref, lock in locks.items() if reaching in (lock or {}).get("stages", {}))
 
 

@@ -1,5 +1,5 @@
-"""A recipe's whole ladder, as its user runs it: `rft run --params recipes/X/params.yaml`, with
-invented traffic, in a clone of HEAD below .rft/bench.
+"""The whole ladder of an agent in recipes/, as its user runs it: `rft --agent X run`, with invented
+traffic, in a clone of HEAD below .rft/bench.
 
 A ladder that was cut off goes on where it was, and one that ended is not run again, as long as what
 it depends on is the same: the engine, the flows, and the recipe. The seconds that each stage's
@@ -57,15 +57,15 @@ def run_ladder(name: str) -> Ladder:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         state = {"stamp": stamp, "seconds": {}, "ended": False}
         kept.write_text(json.dumps(state))
-    params = f"recipes/{name}/params.yaml"
-    window, drifted = (f"data/inbox/{name}/{file}.jsonl" for file in ("0000-invented", "0001-drifted"))
+    folder, agent = f"recipes/{name}", ("--agent", name)
+    window, drifted = (f"{folder}/data/inbox/{file}.jsonl" for file in ("0000-invented", "0001-drifted"))
     if not state["ended"]:
         for path, how in ((window, ()), (drifted, DRIFTED)):
             if not (clone / path).exists():
-                _run(clone, "invent", path, *how, "--params", params)
+                _run(clone, "invent", path, *how, *agent)
         print_line(f"{name}: rft run; what it prints is in {clone.with_suffix('.log').relative_to(ROOT)}")
         seen = watch(
-            [sys.executable, "-c", DRIVER, "run", "--params", params],
+            [sys.executable, "-c", DRIVER, "run", *agent],
             clone,
             clone.with_suffix(".log"),
             env={"PYTHONPATH": str(clone)},
@@ -77,8 +77,8 @@ def run_ladder(name: str) -> Ladder:
         kept.write_text(json.dumps(state))
         if seen.rc:
             raise Broken(f"rft run of recipes/{name} ended with {seen.rc}: see {clone.with_suffix('.log')}")
-    found = _run(clone, "drift", drifted, "--against", window, "--params", params, "--json")
-    return Ladder(clone, state["seconds"], published(clone), json.loads(found))
+    found = _run(clone, "drift", drifted, "--against", window, *agent, "--json")
+    return Ladder(clone, state["seconds"], published(clone, folder=folder), json.loads(found))
 
 
 def print_line(message: str) -> None:

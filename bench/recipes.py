@@ -124,8 +124,9 @@ def _trained(name: str) -> Part:
 def _params(name: str) -> Any:
     from rft import config
 
-    params = config.load(ROOT / "recipes" / name / "params.yaml")
-    here = params.recipe.model_copy(update={"path": str(ROOT / params.recipe.path)})
+    home = ROOT / "recipes" / name
+    params = config.load(home / "params.yaml")
+    here = params.recipe.model_copy(update={"path": str(home / params.recipe.path)})
     return params.model_copy(update={"recipe": here})
 
 

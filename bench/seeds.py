@@ -51,7 +51,7 @@ class Agent:
     """An agent whose ladder is run, with a seed."""
 
     name: str
-    params: str
+    folder: str
     seed: int
     disturbed: bool = False
     settings: tuple[str, ...] = ()
@@ -130,23 +130,23 @@ def seeds_of(name: str, args: list[str]) -> Figure:
 
 # -- agents ----------------------------------------------------------------------------------------
 def first() -> list[Agent]:
-    return [Agent("first", "recipes/first/params.yaml", seed, seed % 2 == 1, is_new=True) for seed in range(10)]
+    return [Agent("first", "agents/first", seed, seed % 2 == 1, is_new=True) for seed in range(10)]
 
 
 def small() -> list[Agent]:
     from flows.cli.demo import SMALL
 
-    return [Agent("small", "params.yaml", seed, seed % 2 == 1, SMALL) for seed in range(5)]
+    return [Agent("small", ".", seed, seed % 2 == 1, SMALL) for seed in range(5)]
 
 
 def demo() -> list[Agent]:
-    return [Agent("demo", "params.yaml", seed, seed > 0) for seed in range(3)]
+    return [Agent("demo", ".", seed, seed > 0) for seed in range(3)]
 
 
 def recipe(name: str) -> list[Agent]:
     if name == OTHER:
-        return [Agent(name, "recipes/mail_search/params.yaml", 0, settings=(f"recipe.options.mailbox={_half()}",))]
-    return [Agent(name, f"recipes/{name}/params.yaml", seed, seed > 0) for seed in range(3)]
+        return [Agent(name, "recipes/mail_search", 0, settings=(f"recipe.options.mailbox={_half()}",))]
+    return [Agent(name, f"recipes/{name}", seed, seed > 0) for seed in range(3)]
 
 
 def _half() -> Path:
@@ -215,26 +215,27 @@ def _run_ladder(agent: Agent, stamp: str) -> Outcome:
     on."""
     clone, log, mark = PLACE / agent.key, PLACE / f"{agent.key}.log", PLACE / f"{agent.key}.json"
     state: dict[str, Any] = json.loads(mark.read_text()) if mark.exists() else {}
-    window = f"data/inbox/seeds/{agent.seed}.jsonl"
+    window = str(Path(agent.folder, f"data/inbox/seeds/{agent.seed}.jsonl"))
+    at = ("-C", agent.folder)
     if state.get("stamp") != stamp or not clone.exists():
         shutil.rmtree(clone, ignore_errors=True)
         PLACE.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         if agent.is_new:
-            _rft(agent, clone, log, "new", str(Path(agent.params).parent))
+            _rft(agent, clone, log, "new", agent.folder)
             who = ("-c", "user.name=figure", "-c", "user.email=figure@localhost")
-            for command in (("add", "--all"), (*who, "commit", "--quiet", "--message", "A new recipe")):
+            for command in (("add", "--all"), (*who, "commit", "--quiet", "--message", "A new agent")):
                 subprocess.run(["git", *command], cwd=clone, check=True)
         state = {"stamp": stamp, "minutes": 0.0}
         mark.write_text(json.dumps(state))
     if not (clone / window).exists():
-        _rft(agent, clone, log, "invent", window, "--seed", str(agent.seed), "--params", agent.params)
+        _rft(agent, clone, log, "invent", str(clone / window), "--seed", str(agent.seed), *at)
     print_line(f"{agent.key}: rft run; what it prints is in {log.relative_to(ROOT)}")
     settings = [*agent.settings, *(f"{section}.seed={agent.seed}" for section in SEEDED)]
     words = [word for setting in settings for word in ("--set", setting)]
-    state["minutes"] += _rft(agent, clone, log, "run", "--window", window, "--params", agent.params, *words) / 60
+    state["minutes"] += _rft(agent, clone, log, "run", "--window", str(clone / window), *at, *words) / 60
     mark.write_text(json.dumps(state))
-    outcome = _outcome(clone, state["minutes"])
+    outcome = _outcome(clone, agent.folder, state["minutes"])
     shutil.rmtree(clone)
     return outcome
 
@@ -249,11 +250,11 @@ def _rft(agent: Agent, clone: Path, log: Path, *args: str) -> float:
     return seen.wall_s
 
 
-def _outcome(clone: Path, minutes: float) -> Outcome:
+def _outcome(clone: Path, folder: str, minutes: float) -> Outcome:
     from rft import reports, stats
     from rft.gate import evidence
 
-    files = published(clone, "train")
+    files = published(clone, "train", folder)
 
     def read(kind: Any, path: str) -> Any:
         md5 = files.get(path)
@@ -286,7 +287,7 @@ def _rounded(metric: Any) -> tuple[float, float, float]:
 
 
 def _stamp(agent: Agent) -> str:
-    folder = "flows/template" if agent.is_new else str(Path(agent.params).parent)
+    folder = "flows/template" if agent.is_new else agent.folder
     recipe = {"recipes/icd10", "params.yaml"} if folder == "." else {folder}
     how = [agent.seed, agent.disturbed, [setting for setting in agent.settings if "mailbox" not in setting]]
     return stamp(recipe, how)

@@ -130,14 +130,14 @@ def _of_processes() -> Iterator[Reader]:
 
 
 def _recipes() -> Iterator[Reader]:
-    from recipes.code_research import facts
-    from recipes.code_research import hacks as research
-    from recipes.filings import arithmetic
-    from recipes.filings import hacks as filings
+    from recipes.code_research.recipe import facts
+    from recipes.code_research.recipe import hacks as research
+    from recipes.filings.recipe import arithmetic
+    from recipes.filings.recipe import hacks as filings
     from recipes.icd10 import codes
-    from recipes.mail_search import changelogs, hacks, judge, mails
-    from recipes.mail_search.letters import _REPLY, without_tags
-    from recipes.wordle import tools as wordle
+    from recipes.mail_search.recipe import changelogs, hacks, judge, mails
+    from recipes.mail_search.recipe.letters import _REPLY, without_tags
+    from recipes.wordle.recipe import tools as wordle
 
     def sample(text: str) -> dict[str, Any]:
         return {

@@ -5,7 +5,7 @@
 #     verify-ledger.sh [REPOSITORY [REF [GENESIS]]]
 #
 # REPOSITORY is this folder by default, REF is refs/rft/ledger. GENESIS is the SHA-256 of the entry
-# that the ledger must begin with, or was last restarted with; infra/ledger.yaml holds it as
+# that the ledger must begin with, or was last restarted with; rft.yaml holds it as
 # `genesis`. Take it from somewhere that whoever wrote the ledger cannot write to: without it, a whole
 # other ledger verifies as well.
 #

@@ -59,16 +59,18 @@ def retrain(
     until: str | None = None,
     extends: str | None = None,
     blocks: int | None = None,
+    agent: str | None = None,
 ) -> Decision | State:
     """Run the ladder. `window` is a file, or a pattern whose last match by name is taken.
 
     `until` names the last stage. `extends`: a run whose candidates are looked at again, on as many
-    `blocks` of test examples more (flows/extension.py); it brings settings and window.
+    `blocks` of test examples more (flows/extension.py); it brings settings and window. `agent`: a
+    name, where the current folder does not say it.
 
     Returns a state `Stopped` with the reason if drift said stop, training collapsed or `until` was
     reached, and Cancelled if `run.max_hours` or `rft cancel` stopped the run.
     """
-    here = clone.enter()
+    here = clone.enter(agent)
     more = extension.from_run(here, extends, blocks) if extends else None
     wanted = more.params if more else settings.resolve(here, params, overrides)
     file = settings.newest(here, more.extended.asked_window if more else window, wanted.recipe.path)

@@ -12,6 +12,7 @@ whole, its `run.notify` is; if that cannot be either, those count with which `rf
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -26,8 +27,8 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
 _NOTIFY = "RFT_NOTIFY"
-"""`run.notify` as JSON, in the environment of the flow runs that `rft up` starts. It names secrets
-and holds none."""
+"""Each agent's `run.notify` as JSON, in the environment of the flow runs that `rft up` starts. It
+names secrets and holds none."""
 _IN_ORDER = ("interrupted", "cancelled", "paused", "stopped")
 _BLAME = {2: "the user's to fix", 3: "a server, a disk or a process failed"}
 _LONGEST = 1000
@@ -52,9 +53,10 @@ def told_once() -> None:
             logger.addFilter(_Told())
 
 
-def remember(params: config.Params) -> None:
-    """Keep the settings for a night when the file is broken."""
-    os.environ[_NOTIFY] = params.run.notify.model_dump_json(by_alias=True)
+def remember(each: Mapping[str, config.Params]) -> None:
+    """Keep the settings, by name of the agent, for a night when the file is broken."""
+    kept = {name: params.run.notify.model_dump(mode="json", by_alias=True) for name, params in each.items()}
+    os.environ[_NOTIFY] = json.dumps(kept)
 
 
 def failed(flow: Any, flow_run: Any, state: Any) -> None:
@@ -64,7 +66,8 @@ def failed(flow: Any, flow_run: Any, state: Any) -> None:
     error = getattr(state.data, "result", state.data)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in ("TerminationSignal", "CancelledError"):
         return  # Ctrl-C, or the end of `rft up`
-    here, asked = clone.find(), flow_run.parameters
+    asked = flow_run.parameters
+    here = clone.find(asked.get("agent"))
     whom = _settings(here, asked)
     record = _record(here, str(flow_run.id))
     if record and record.state in _IN_ORDER:
@@ -92,7 +95,8 @@ def _settings(here: Clone, asked: Mapping[str, Any]) -> config.Notify:
         raw = config.read_sections(here.home / (params or "params.yaml"), "params.yaml").get("run") or {}
         return config.parse(raw.get("notify") or {}, "params.yaml", config.Notify)
     except (RftError, OSError, AttributeError):
-        return config.Notify.model_validate_json(os.environ.get(_NOTIFY, "{}"))
+        kept = json.loads(os.environ.get(_NOTIFY, "{}"))
+        return config.Notify.model_validate(kept.get(asked.get("agent") or "", {}))
 
 
 def _record(here: Clone, flow_run_id: str) -> RunRecord | None:

@@ -103,7 +103,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return name_of(self.folder)
 
     @property
     def offers_blocks(self) -> bool:
@@ -254,6 +254,11 @@ class Recipe:
         return _imported(self.folder, stem)
 
 
+def name_of(folder: Path) -> str:
+    """Name a recipe after its folder, or after its agent's: `agents/refunds/recipe` is refunds."""
+    return folder.parent.name if folder.name == "recipe" else folder.name
+
+
 def grader_of(folder: Path) -> Grader:
     """Read the grader that a recipe's folder declares, without running any of its code."""
     return grader_at(folder / "grader.json")
@@ -317,7 +322,7 @@ def _is_theirs(file: str) -> bool:
 def _package(folder: Path) -> str:
     """Make a package of the recipe's files. It replaces that of another folder with the same name,
     so that the two do not mix."""
-    name = _PACKAGE + re.sub(r"\W", "_", folder.name)
+    name = _PACKAGE + re.sub(r"\W", "_", name_of(folder))
     package = sys.modules.get(name)
     if package is None or list(package.__path__) != [str(folder)]:
         for stale in [module for module in sys.modules if module == name or module.startswith(name + ".")]:

@@ -46,7 +46,7 @@ Retrain a tool-using agent on your own hardware, stage by stage: drift, baseline
 
   rft demo                     run the whole ladder on the example recipe, in a clone of agent-rft
   rft init                     make a repository of your own a workspace
-  rft new recipes/mine         create a recipe of your own to start from
+  rft new agents/mine          create an agent of your own to start from
   rft baseline                 how good is the agent today? Rows, tools and a grader are enough
   rft doctor                   check for what would go wrong, in a minute
   rft run                      run the ladder with the settings in params.yaml

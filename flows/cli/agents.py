@@ -1,4 +1,4 @@
-"""List the agents of this workspace: who is champion, what ran last, and what waits.
+"""List the agents of this workspace: who is champion, what ran last, what waits and comes next.
 
 Change into an agent's folder, or name it with `rft --agent NAME`, and every verb works on it.
 """
@@ -6,6 +6,7 @@ Change into an agent's folder, or name it with `rft --agent NAME`, and every ver
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 
 from flows.screen import print_line
 from rft import commands, secrets
@@ -22,7 +23,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     here = clone.enter()
     state, every = book.latest(here, print_line).state, records.load_all(here)
-    rows = [_row(agent, state, every) for agent in workspace.agents(here.root)]
+    schedules = (workspace.read(here.root) or workspace.Workspace()).schedules
+    rows = [_row(agent, state, every, schedules.get(agent.name)) for agent in workspace.agents(here.root)]
     if options.json:
         print_line(secrets.dumps(rows, ensure_ascii=False, indent=1))
         return 0
@@ -32,12 +34,15 @@ def run(options: argparse.Namespace) -> int:
         print_line(f"{row['name']}  {row['folder']}")
         print_line(f"  champion   {row['champion']}")
         print_line(f"  last run   {row['last run']}")
-        if row["waits"]:
-            print_line(f"  waits      {row['waits']}")
+        for optional in ("waits", "next run"):
+            if row[optional]:
+                print_line(f"  {optional:<10} {row[optional]}")
     return 0
 
 
-def _row(agent: workspace.Agent, state: State, every: list[RunRecord]) -> dict[str, str]:
+def _row(
+    agent: workspace.Agent, state: State, every: list[RunRecord], schedule: workspace.Schedule | None
+) -> dict[str, str]:
     number = state.champion(agent.name)
     moves = state.moves.get(agent.name, [])
     since = f", since {moves[-1].time}" if moves else ""
@@ -57,4 +62,13 @@ def _row(agent: workspace.Agent, state: State, every: list[RunRecord]) -> dict[s
         "champion": f"{champion.describe(number)}{since}",
         "last run": last,
         "waits": "; ".join(waits),
+        "next run": _due(schedule) if schedule else "",
     }
+
+
+def _due(schedule: workspace.Schedule) -> str:
+    try:
+        due = schedule.next(datetime.now(UTC))
+    except ValueError as error:
+        return f"not planned: {error} ({workspace.FILE})"
+    return f"{due:%Y-%m-%d %H:%M} ({schedule.timezone}), while `{commands.command('up')}` goes on"

@@ -29,8 +29,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     here, folder = clone.enter(), Path(options.folder).resolve()
-    instead = "Copy the repository with .git, .dvc and .rft while nothing runs"
-    here.assert_at_the_top("rft backup", f"{instead}: that is all, but for keys of people.")
     print_line("[backup] looking for what belongs into it ...")
     saved = backup.save(here, folder, Teller())
     print_line(f"Backed up to {folder}: {holds(saved.made)}")

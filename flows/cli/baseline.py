@@ -6,7 +6,7 @@ and its worst conversations. Nothing is recorded; a run with the same rows and s
 was measured here from the cache.
 
   rft baseline                         the agent of params.yaml, on its validation examples
-  rft baseline --params recipes/mine/params.yaml
+  rft --agent mine baseline
   rft baseline --rows week.jsonl       on rows of your own: JSON lines with `messages`
 
 Without a recipe, name the grader. Settings are then those of --params, and otherwise the defaults:
@@ -271,4 +271,4 @@ def _last(report: reports.BaselineReport, options: argparse.Namespace) -> Iterat
         return
     source = ("--from", f"grader:{options.grader}", "--files", options.rows)
     then = ", and put your tools.py there" if options.tools else ""
-    yield f"Go on        {commands.command('new', 'recipes/mine', *source)}{then}"
+    yield f"Go on        {commands.command('new', 'agents/mine', *source)}{then}"

@@ -19,6 +19,7 @@ from flows.cli.run import run_ladder
 from flows.drift import brief
 from flows.screen import print_line
 from rft import commands, config, recipe
+from rft.errors import UserError
 from rft.reports import DriftReport
 from tasks.runs import clone
 
@@ -66,7 +67,9 @@ def run(options: argparse.Namespace) -> int:
     Git ignores everything that is written, or DVC keeps it.
     """
     here = clone.enter()
-    here.assert_at_the_top("rft demo", f"Run an agent of this workspace: {commands.command('run')}")
+    if here.folder:
+        remedy = f"Run this one: {commands.command('invent')} && {commands.command('run')}"
+        raise UserError(f"rft demo shows the agent at the top of a clone of agent-rft. {remedy}")
     overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
     like, drifted = here.home / params.traffic.file, here.home / DRIFTED

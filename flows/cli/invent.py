@@ -1,7 +1,7 @@
 """Invent a window of traffic with the recipe's simulator.
 
-  rft invent --params recipes/wordle/params.yaml      the window that its traffic.file names
-  rft invent data/inbox/wordle/0001-drifted.jsonl --drifted --params recipes/wordle/params.yaml
+  rft --agent wordle invent                        the window that its traffic.file names
+  rft -C recipes/wordle invent data/inbox/0001-drifted.jsonl --drifted
 
 To try a ladder before there are logs of your own. Equal arguments give equal bytes. A file that
 exists is left as it is, and that is an error.

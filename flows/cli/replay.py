@@ -5,7 +5,7 @@ closed. Of the others it shows the new scores beside the old ones. What ended in
 unscored, and nothing in the run changes. The settings are the run's own, changed by --set; --params
 names others.
 
-  rft replay --grader recipes/mine/grader.json
+  rft replay --grader agents/mine/recipe/grader.json
   rft replay RUN --stage challenger --grader stricter.json --out both.parquet
 """
 

@@ -1,6 +1,10 @@
-"""Run the ladder on the schedule in infra/schedule.yaml, until Ctrl-C.
+"""Run the agents on the schedules of the workspace, until Ctrl-C.
 
-It prints the address of Prefect's pages, which only this machine can reach.
+With --agent NAME that agent alone. It prints the address of Prefect's pages, which only this
+machine can reach. A schedule in rft.yaml:
+
+  schedules:
+    refunds: {cron: "0 3 * * 1", timezone: Europe/Berlin, window: "data/inbox/*.jsonl"}
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads what people take out of other services, and writes it as an ordinary agent folder: rows,
 grader, tools and settings that run without a line of Python being written.
 
-    rft new recipes/mine --from openai:job.json --files exported
+    rft new agents/mine --from openai:job.json --files exported
 
 A format is read by a module of its own, which returns an `Imported`. What has no counterpart here
 becomes a note with its place and consequence; what would change a score is refused. Nothing is

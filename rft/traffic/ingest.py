@@ -79,7 +79,7 @@ def _ingest(job: _Job, report_line: Callable[[str], None]) -> Path:
     if (job.folder / schema.MANIFEST).exists():
         return job.folder
     job.work.mkdir(parents=True, exist_ok=True)
-    with _alone(job.work), _disk(job.work):
+    with _alone(job.work, report_line), _disk(job.work):
         if not (job.folder / schema.MANIFEST).exists():
             tallies = _stage(job, report_line)
             manifest = _publish(job, tallies, report_line)
@@ -126,17 +126,16 @@ def _format(log: sources.Log) -> Any:
 
 
 @contextlib.contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Hold the folder: no other process ingests the same log meanwhile."""
+def _alone(work: Path, report_line: Callable[[str], None]) -> Iterator[None]:
+    """Hold the folder: no other process ingests the same log meanwhile. Another that does, for a
+    run of another agent, is waited for: its snapshot is ours, too."""
     handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InfrastructureError(
-                f"{work}: another process is ingesting the same log. Wait until it ends, and start again: "
-                "the snapshot is then there."
-            ) from None
+            report_line("another process reads the same log: waiting for its snapshot")
+            fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel lets go of it when that process ends, however it does
         yield
     finally:
         os.close(handle)

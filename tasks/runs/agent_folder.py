@@ -31,9 +31,13 @@ IGNORED = """\
 /data/registration/*
 !/data/registration/opening.json
 !/data/registration/registration.json
+
+# unfinished work of stages that `dvc repro` runs by hand
+/.rft/
 """
 NOT_WALKED = """\
 # what DVC must not walk into or hash
+.rft/
 __pycache__/
 *.pyc
 """

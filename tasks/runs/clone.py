@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shlex
 import signal
 import threading
@@ -49,6 +50,7 @@ SERVED_BY = "RFT_SERVED_BY"
 """The process id of `rft up`, in the environment of the flow runs that it starts."""
 
 
+_NAMED = re.compile(r" --agent (?:'[^']*'|\S+)$")
 _ELSEWHERE = "Name a place below exports/, or outside of the clone."
 
 
@@ -104,8 +106,8 @@ class Clone:
 
     @property
     def mlruns(self) -> Path:
-        """Where MLflow's store is. In a repository that is the user's, `mlruns/` may be theirs."""
-        return (self.state if (self.root / workspace.FILE).exists() else self.root) / "mlruns"
+        """Where MLflow's store is. Where no agent is at the top, `mlruns/` may be the user's."""
+        return (self.root if "" in workspace.folders(self.root) else self.state) / "mlruns"
 
     @property
     def dvc_cache(self) -> Path:
@@ -123,11 +125,6 @@ class Clone:
                 found = folder / settings.get("cache", "dir").strip("\"'")
         return found.resolve()
 
-    def assert_at_the_top(self, verb: str, instead: str) -> None:
-        """Raise UserError where agents lie in folders: `verb` is for an agent at the top."""
-        if any(workspace.folders(self.root)):
-            raise UserError(f"{verb} does not work yet where agents lie in folders ({workspace.FILE}). {instead}")
-
     def refuse_taken_along(self, path: Path) -> None:
         """Raise UserError for a folder or file in the clone where the ladder writes, or that later
         runs would take along."""
@@ -143,8 +140,9 @@ class Clone:
             raise UserError(f"{path} lies in the clone, and {why}. {_ELSEWHERE}") from None
 
 
-def find() -> Clone:
-    """The clone around the current folder. Raises UserError when no run could live there."""
+def find(agent: str | None = None) -> Clone:
+    """The clone around the current folder, and in it the agent of that name, else the one that the
+    command line named, else that of the folder. Raises UserError when no run could live there."""
     start = Path.cwd().resolve()
     try:
         root = Path(git(start, "rev-parse", "--show-toplevel"))
@@ -164,15 +162,15 @@ def find() -> Clone:
         raise UserError(
             f"{root} has no commit yet, and a run is recorded below one. Make it: git add -A && git commit -m start"
         ) from None
-    clone = Clone(root, workspace.choose(root, start, os.environ.get(commands.AGENT)))
+    clone = Clone(root, workspace.choose(root, start, agent or os.environ.get(commands.AGENT)))
     _name_agent(clone)
     return clone
 
 
-def enter() -> Clone:
+def enter(agent: str | None = None) -> Clone:
     """`find`, and set the environment of everything that follows."""
     secrets.guard()
-    clone = find()
+    clone = find(agent)
     os.environ.update(TELEMETRY_OFF)
     defaults = {
         "PREFECT_HOME": str(clone.state / "prefect"),
@@ -195,12 +193,14 @@ def enter() -> Clone:
 
 
 def _name_agent(clone: Clone) -> None:
-    """Let every printed command name the agent, where there are several: it works in any folder."""
-    if clone.agent_folder is None or len(workspace.folders(clone.root)) < 2:
+    """Let every printed command name the agent, so that it works in any folder. Not where there is
+    one alone, and not the agent at the top, as long as we are in no other's folder."""
+    folder, at_the_top = clone.agent_folder, workspace.choose(clone.root, Path.cwd(), None) == ""
+    if folder is None or len(workspace.folders(clone.root)) < 2 or (folder == "" and at_the_top):
         return
-    name = next(agent.name for agent in workspace.agents(clone.root) if agent.folder == clone.agent_folder)
-    program, option = os.environ.get(commands.PROGRAM, "rft"), f" --agent {shlex.quote(name)}"
-    commands.remember(program=program if program.endswith(option) else f"{program}{option}")
+    name = next(agent.name for agent in workspace.agents(clone.root) if agent.folder == folder)
+    program = _NAMED.sub("", os.environ.get(commands.PROGRAM, "rft"))
+    commands.remember(program=f"{program} --agent {shlex.quote(name)}")
 
 
 def _end_with_parent(parent: int) -> None:

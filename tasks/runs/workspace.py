@@ -3,6 +3,13 @@
 rft.yaml, at the top:
 
     agents: [agents/refunds, agents/billing]     folders from the top; "." is the top itself
+    slots: 1                                     how many scheduled runs may go on at once
+    schedules:                                   what `rft up` runs, and when
+      refunds:                                   an agent's name
+        cron: "0 3 * * 1"                        Mondays at three
+        timezone: Europe/Berlin                  default: UTC
+        window: data/inbox/*.jsonl               in the agent's folder; the last by name
+    ledger: {remote: origin}                     where the ledger of approvals is shared
 
 An agent is a folder: params.yaml, dvc.yaml, dvc.lock, a recipe and data/. Its name is `agent:` in
 its params.yaml, or that of its recipe's folder; it stays when the folder moves. A repository
@@ -14,11 +21,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import yaml
-from pydantic import BaseModel, ConfigDict, field_validator
+from cronsim import CronSim, CronSimError
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rft import config, files
 from rft.errors import ConfigError, UserError, did_you_mean
@@ -26,7 +36,36 @@ from rft.errors import ConfigError, UserError, did_you_mean
 FILE = "rft.yaml"
 NEEDED = ("params.yaml", "dvc.yaml")
 """What makes a folder an agent."""
+_OF_LEDGER = """\
+# The ledger of approvals: `rft ledger` shows it, docs/ledger.md explains it.
+# remote: a Git remote that several clones share, such as origin; null: this clone alone.
+# genesis: which ledger it is. Written once, when the first person approves: commit it.
+"""
 _HEAD = "# The agents of this repository, each a folder. `rft agents` lists them.\n"
+
+
+class Schedule(BaseModel):
+    """When the ladder of an agent runs, and on what."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cron: str
+    timezone: str = "UTC"
+    window: str | None = None
+    params: str | None = None
+    clean_only: bool = True
+
+    def next(self, after: datetime) -> datetime:
+        """Return when it is due next. Raises ValueError, which names key and value."""
+        try:
+            zone = ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(f"timezone {self.timezone!r} is not known, such as Europe/Berlin") from None
+        try:
+            return next(CronSim(self.cron, after.astimezone(zone)))
+        except CronSimError as error:
+            raise ValueError(f"cron {self.cron!r}: {error}") from None
+        except StopIteration:
+            raise ValueError(f"cron {self.cron!r} is never due") from None
 
 
 class Workspace(BaseModel):
@@ -34,6 +73,8 @@ class Workspace(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     agents: tuple[str, ...] = ()
+    slots: int = Field(default=1, ge=1)
+    schedules: dict[str, Schedule] = {}
     ledger: dict[str, Any] | None = None
     """Which ledger it is, and where it is shared (tasks/ledger/remote.py)."""
 
@@ -104,11 +145,12 @@ def set_ledger(root: Path, ledger: dict[str, Any]) -> None:
     """Write section `ledger` of rft.yaml anew, and leave the rest of the file as it is."""
     path = root / FILE
     text = re.sub(
-        r"(?m)^(?:# The ledger of approvals.*\n)?ledger:.*\n(?:[ \t].*\n|\n)*", "", path.read_text(encoding="utf-8")
+        r"(?m)^(?:# The ledger of approvals.*\n(?:#.*\n)*)?ledger:.*\n(?:[ \t].*\n|\n)*",
+        "",
+        path.read_text(encoding="utf-8"),
     )
     gap = "" if text.endswith("\n") else "\n"
-    head = "# The ledger of approvals. genesis is written once, when the first person approves: commit it.\n"
-    files.write_text(f"{text}{gap}{head}{yaml.safe_dump({'ledger': ledger}, sort_keys=False)}", path)
+    files.write_text(f"{text}{gap}{_OF_LEDGER}{yaml.safe_dump({'ledger': ledger}, sort_keys=False)}", path)
 
 
 def folders(root: Path) -> tuple[str, ...]:

@@ -127,8 +127,7 @@ def test_each_verb_is_a_module_of_its_name(repository: Path) -> None:
         (["approve", "nothing", "--reason", "why", "--key", "none"], "no run named 'nothing'"),
         (["reject", "nothing", "--reason", "why", "--key", "none"], "no run named 'nothing'"),
         (["drift", "missing.jsonl"], "missing.jsonl: there is no such file. Set traffic.file to a file, a folder"),
-        (["new", "recipes/tiny"], "recipes/tiny exists already"),
-        (["new", "../elsewhere"], "lies outside the clone"),
+        (["new", "agents/mine"], "is no workspace yet: agents are listed in rft.yaml. Make it one: rft init"),
         (["up"], "infra/schedule.yaml: missing"),
     ],
 )

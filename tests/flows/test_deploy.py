@@ -24,22 +24,55 @@ import pytest
 from flows import deploy, unattended
 from rft.errors import ConfigError, UserError
 from tasks.runs import records
+from tasks.runs.clone import Clone
+
+AGENTS = ("agents/refunds", "agents/billing")
 
 
-def test_the_schedule_of_this_repository_and_wrong_ones(repository: Path, tmp_path: Path) -> None:
-    assert deploy.schedule(repository).clean_only, "a schedule takes no uncommitted work along"
-    (tmp_path / "infra").mkdir()
-    file = tmp_path / "infra/schedule.yaml"
-    for text, message in (
-        ("name: x\n", "infra/schedule.yaml: 'cron' is missing"),
-        ("name: x\ncron: every monday\n", "infra/schedule.yaml: cron 'every monday'"),
-        ("name: x\ncron: 0 3 * * 1\ntimezone: Mars/Olympus\n", "timezone 'Mars/Olympus'"),
-        ("name: x\ncron: 0 3 * * 1\nwindows: a\n", "unknown key 'windows'. Did you mean 'window'"),
-    ):
-        file.write_text(text)
-        with pytest.raises(ConfigError) as refused:
-            deploy.schedule(tmp_path)
-        assert message in str(refused.value)
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
+    return ladder_clone.make(tmp_path_factory.mktemp("alone"))
+
+
+def test_the_schedules_of_this_repository(repository: Path) -> None:
+    [ours] = deploy.planned(Clone(repository))
+    assert (ours.agent, ours.home.folder) == ("icd10", "")
+    assert ours.schedule.clean_only, "a schedule takes no uncommitted work along"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("schedules: {tiny: {timezone: UTC}}", "rft.yaml: 'schedules.tiny.cron' is missing"),
+        ("schedules: {tiny: {cron: every monday}}", "rft.yaml: schedules.tiny: cron 'every monday': "),
+        ("schedules: {tiny: {cron: 0 0 30 2 *}}", "rft.yaml: schedules.tiny: cron '0 0 30 2 *': "),
+        ("schedules: {tiny: {cron: 0 3 * * 1, timezone: Mars/Olympus}}", "timezone 'Mars/Olympus' is not known"),
+        (
+            "schedules: {tiny: {cron: 0 3 * * 1, windows: a}}",
+            "unknown key 'schedules.tiny.windows'. Did you mean 'window'",
+        ),
+        ("schedules: {tinny: {cron: 0 3 * * 1}}", "rft.yaml: schedules.tinny: no agent. Did you mean 'tiny'"),
+        ("slots: 0", "rft.yaml: 'slots' = 0"),
+        ("slots: 1", "rft.yaml: no schedule yet. Write one"),
+    ],
+)
+def test_wrong_schedules(scripted: ladder_clone.Scripted, text: str, message: str) -> None:
+    (scripted.root / "rft.yaml").write_text(f"agents: [.]\n{text}\n")
+    with pytest.raises(ConfigError) as refused:
+        deploy.planned(scripted.clone)
+    assert message in str(refused.value)
+
+
+def test_a_clone_without_a_workspace_has_its_schedule_in_infra(scripted: ladder_clone.Scripted) -> None:
+    (scripted.root / "rft.yaml").unlink(missing_ok=True)
+    file = scripted.root / "infra/schedule.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("name: x\ncron: 0 3 * * 1\n")
+    [planned] = deploy.planned(scripted.clone)
+    assert (planned.name, planned.agent, planned.schedule.cron) == ("x", None, "0 3 * * 1")
+    file.write_text("name: x\n")
+    with pytest.raises(ConfigError, match=r"infra/schedule.yaml: 'cron' is missing"):
+        deploy.planned(scripted.clone)
 
 
 def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(
@@ -70,14 +103,15 @@ def stack() -> Iterator[contextlib.ExitStack]:
 
 
 @pytest.mark.story
-def test_a_schedule_is_served_and_a_run_starts_from_it(
+def test_two_agents_schedules_are_served_and_runs_start_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
 ) -> None:
     """Those who are told of its end and of its failure are (docs/notify.md)."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    scripted = ladder_clone.make(tmp_path / "a")
-    (scripted.root / "infra").mkdir(exist_ok=True)
-    (scripted.root / "infra/schedule.yaml").write_text("name: weekly\ncron: 0 3 * * 1\nwindow: data/inbox/*.jsonl\n")
+    scripted = ladder_clone.make(tmp_path / "a", agents=AGENTS)
+    plan = "{cron: 0 3 * * 1, window: data/inbox/*.jsonl}"
+    with (scripted.root / "rft.yaml").open("a") as file:
+        file.write(f"slots: 2\nschedules:\n  refunds: {plan}\n  billing: {plan}\n")
     monkeypatch.setenv("HOOK_SECRET", local_servers.SECRET)
     hook = stack.enter_context(local_servers.hooks())
     scripted.set_params(run={"notify": {"webhook": {"url": hook.url, "signing_secret": "env:HOOK_SECRET"}}})
@@ -89,33 +123,38 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
     (scripted.script / "pause-train").write_text("0.1")
     at_hand.history(tmp_path / "prefect")
     with (
-        scripted.start("up", "--port", str(port), PREFECT_HOME=str(tmp_path / "prefect")) as up,
+        scripted.start(
+            "-C", str(scripted.root), "up", "--port", str(port), PREFECT_HOME=str(tmp_path / "prefect")
+        ) as up,
         contextlib.ExitStack() as after,
     ):
         after.callback(up.kill)  # where something below fails, it would be waited for
         api = f"http://127.0.0.1:{port}/api"
-        [deployment] = waited_for(lambda: post(f"{api}/deployments/filter", {}), up)
+        served = waited_for(lambda: (post(f"{api}/deployments/filter", {}) or [])[1:] and _served(api), up)
+        assert set(served) == {"refunds", "billing"}
         planned = waited_for(lambda: post(f"{api}/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"}), up)
         assert {run["state_type"] for run in planned} == {"SCHEDULED"}
         assert planned[0]["parameters"]["window"] == "data/inbox/*.jsonl"
-        waited_for(lambda: post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), up)
-        [record] = waited_for(
-            lambda: [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")], up
-        )
+        for deployment in served.values():
+            waited_for(lambda id=deployment: post(f"{api}/deployments/{id}/create_flow_run", {}), up)
+        both = waited_for(lambda: _with_challenger(scripted)[1:] and _with_challenger(scripted), up)
+        record = next(one for one in both if one.agent == "refunds")
+        assert {(one.agent, one.folder) for one in both} == {(Path(place).name, place) for place in AGENTS}
         family = psutil.Process(up.pid).children(recursive=True)
         [named] = [run for run in post(f"{api}/flow_runs/filter", {}) if record.name in run["name"]]
         assert (named["name"], named["id"]) == (f"retrain {record.name}", record.flow_run_id)
         told = post(f"{api}/logs/filter", {"logs": {"flow_run_id": {"any_": [named["id"]]}}})
         assert "[train] 1/20 steps, reward 0.05" in [line["message"] for line in told], "while it goes on"
-        second = scripted.rft("up", "--port", str(port))
+        second = scripted.rft("-C", str(scripted.root), "up", "--port", str(port))
         assert second.returncode == 3
         assert f"port {port} is taken" in second.stderr
-        waited_for(lambda: records.find(scripted.clone, record.name).revision, up)
+        for one in both:
+            waited_for(lambda name=one.name: records.find(scripted.clone, name).revision, up)
         waited_for(lambda: hook.taken, up)
-        (scripted.root / "notes.txt").write_text("not committed")
-        waited_for(lambda: post(f"{api}/deployments/{deployment['id']}/create_flow_run", {}), up)
+        (scripted.root / "notes.txt").write_text("of no agent, so it makes no run dirty")
+        (scripted.home / "notes.txt").write_text("not committed")
+        waited_for(lambda: post(f"{api}/deployments/{served['refunds']}/create_flow_run", {}), up)
         waited_for(lambda: hook.taken[1:], up)
-        (scripted.root / "notes.txt").unlink()
         up.send_signal(signal.SIGINT)
         output, _ = up.communicate(timeout=60)
     assert up.returncode == 0
@@ -128,11 +167,19 @@ def test_a_schedule_is_served_and_a_run_starts_from_it(
     waits, failed = hook.taken
     assert (waits["type"], waits["data"]["run"]) == ("request.waiting", record.name)
     assert (failed["type"], failed["data"]["run"]) == ("run.failed", None)
-    assert failed["data"]["message"].startswith("the tree has uncommitted work (notes.txt)")
-    assert "run --window 'data/inbox/*.jsonl' --clean-only" in failed["data"]["again"]
-    assert "told that tiny: run" in output
-    assert output.count("[train] 20/20 steps, reward 1.0") == 1, "Prefect's own log prints it no second time"
+    assert failed["data"]["message"].startswith("the tree has uncommitted work (agents/refunds/notes.txt)")
+    assert "--agent refunds run --window 'data/inbox/*.jsonl' --clean-only" in failed["data"]["again"]
+    assert "told that refunds: run" in output
+    assert output.count("[train] 20/20 steps, reward 1.0") == 2, "Prefect's own log prints it no second time"
     assert local_servers.SECRET not in output
+
+
+def _served(api: str) -> dict[str, str]:
+    return {each["name"]: each["id"] for each in post(f"{api}/deployments/filter", {}) or []}
+
+
+def _with_challenger(scripted: ladder_clone.Scripted) -> list[records.RunRecord]:
+    return [one for one in records.load_all(scripted.clone) if one.stages.get("challenger")]
 
 
 def waited_for(seen: Callable[[], Any], up: Any, seconds: float = 120.0) -> Any:

@@ -16,8 +16,9 @@ from rft import config, recipe
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
     """With recipe icd10, a new one, and a small window for each."""
     made = ladder_clone.make(tmp_path_factory.mktemp("fresh"))
-    done = made.rft("new", "recipes/mine")
-    assert done.returncode == 0, done.stderr
+    for arguments in (("init",), ("new", "agents/mine")):
+        done = made.rft(*arguments)
+        assert done.returncode == 0, done.stderr
     shutil.copytree(
         ladder_clone.ROOT / "recipes/icd10", made.root / "recipes/icd10", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -29,11 +30,17 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 
 
 @pytest.mark.story
-@pytest.mark.parametrize(("name", "window"), [("mine", "mine/0000-invented"), ("icd10", "icd10")])
-def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, name: str, window: str) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--agent", "mine", "data/inbox/0000-invented.jsonl"),
+        ("data/inbox/icd10.jsonl", "--params", "recipes/icd10/params.yaml"),
+    ],
+)
+def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, arguments: list[str]) -> None:
     """What the agent did has nothing to be compared with yet: the table says so, and the verdict
     rests on the input."""
-    done = fresh.rft("drift", f"data/inbox/{window}.jsonl", "--params", f"recipes/{name}/params.yaml")
+    done = fresh.rft("drift", *arguments)
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert "tool_calls" in shown

@@ -27,12 +27,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/from_openai.md"
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone in which no run is played."""
     root = tmp_path / "clone"
-    (root / "recipes").mkdir(parents=True)
+    root.mkdir()
     made = Clone(root)
     made.git("init", "--quiet")
     (root / ".dvc").mkdir()
-    for name in ("params.yaml", "dvc.yaml", ".dvc/config"):
-        (root / name).write_text("")
+    (root / ".dvc/config").write_text("")
+    (root / "rft.yaml").write_text("agents: []\n")
     made.git("add", "--all")
     made.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "start")
     monkeypatch.chdir(root)
@@ -42,18 +42,18 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_refused_import_leaves_nothing(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = jobs.exported(tmp_path / "out", jobs.job())
     (tmp_path / "out/file-valid.jsonl").unlink()
-    command = ["new", "recipes/mine", "--from", f"openai:{path}", "--files", str(tmp_path / "out")]
+    command = ["new", "agents/mine", "--from", f"openai:{path}", "--files", str(tmp_path / "out")]
     assert cli.main(command) == 2
     assert "validation_file is 'file-valid'" in capsys.readouterr().err
-    assert [*(small / "recipes").iterdir()] == []
+    assert not (small / "agents").exists()
     jobs.written([jobs.row(n) for n in range(100, 110)], tmp_path / "out/file-valid.jsonl")
     assert cli.main(command) == 0
     out = capsys.readouterr().out
     assert "Not taken over: job.json: model: " in out
-    assert "To fill: recipes/mine/params.yaml" in out
-    before = {path: path.read_bytes() for path in (small / "recipes/mine").rglob("*") if path.is_file()}
+    assert "To fill: agents/mine/params.yaml" in out
+    before = {path: path.read_bytes() for path in (small / "agents/mine").rglob("*") if path.is_file()}
     assert cli.main(command) == 2
-    assert "recipes/mine exists already" in capsys.readouterr().err
+    assert "agents/mine exists already" in capsys.readouterr().err
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
@@ -61,9 +61,9 @@ def test_the_doctor_of_an_import_needs_no_margins_to_look_at_the_rest(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = jobs.exported(tmp_path / "out", jobs.job())
-    assert cli.main(["new", "recipes/mine", "--from", f"openai:{path}", "--files", str(tmp_path / "out")]) == 0
+    assert cli.main(["new", "agents/mine", "--from", f"openai:{path}", "--files", str(tmp_path / "out")]) == 0
     capsys.readouterr()
-    at = ["--params", "recipes/mine/params.yaml", "--set", "policy.model=some/model", "--json"]
+    at = ["--agent", "mine", "--set", "policy.model=some/model", "--json"]
     assert cli.main(["doctor", *at, "--only", "configuration", "--only", "gate"]) == 2
     configuration, gate = json.loads(capsys.readouterr().out)["checks"]
     assert (configuration["status"], gate["status"]) == ("warn", "fail"), configuration
@@ -73,7 +73,7 @@ def test_the_doctor_of_an_import_needs_no_margins_to_look_at_the_rest(
 
 
 def test_what_is_for_an_import_alone(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["new", "recipes/mine", "--range", "0", "5"]) == 2
+    assert cli.main(["new", "agents/mine", "--range", "0", "5"]) == 2
     assert "--range is for an import. Add --from KIND:FILE." in capsys.readouterr().err
 
 

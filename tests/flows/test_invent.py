@@ -21,7 +21,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ladder_clone.Sc
 def test_the_window_of_the_settings(
     scripted: ladder_clone.Scripted, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wordle = repository / "recipes" / "wordle"
+    wordle = repository / "recipes/wordle/recipe"
     settings = ("--set", f"recipe.path={wordle}", "--set", "traffic.file=data/inbox/own/a.jsonl")
     assert cli.main(["invent", "--conversations", "30", *settings]) == 0
     made = scripted.clone.root / "data/inbox/own/a.jsonl"

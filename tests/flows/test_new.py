@@ -42,7 +42,7 @@ cannot be shown to add to that."""
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Clone:
-    """This repository as it stands, with the new recipe committed."""
+    """This repository as it stands, with the new agent committed."""
     root = tmp_path_factory.mktemp("new") / "clone"
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"],
@@ -60,11 +60,11 @@ def clone(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Clone:
     made.git("init", "--quiet")
     made.git("add", "--all")
     made.git("commit", "--quiet", "--message", "start")
-    done = rft(made, "new", "recipes/parcels")
+    done = rft(made, "new", "agents/parcels")
     assert done.returncode == 0, done.stderr
     made.git("add", "--all")
-    made.git("commit", "--quiet", "--message", "a recipe of my own")
-    return made
+    made.git("commit", "--quiet", "--message", "an agent of my own")
+    return Clone(root, "agents/parcels")
 
 
 def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,9 +77,9 @@ def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings parse, the grader refuses every cheat over real HTTP, splits are apart, its traffic
     can be read and graded."""
-    monkeypatch.chdir(clone.root)
-    params = config.load("recipes/parcels/params.yaml")
-    assert params.recipe.path == "recipes/parcels"
+    monkeypatch.chdir(clone.home)
+    params = config.load("params.yaml")
+    assert (params.agent_name, params.recipe.path) == ("parcels", "recipe")
     loaded = recipe.load(params.recipe)
     result = preflight.preflight(params, loaded, num_examples=8)
     assert result.targets_pass
@@ -95,7 +95,7 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = ingest.ingest(params.traffic.file, params.traffic, Path.cwd(), Path(".rft/snapshots"))
     graded = [example for _, example in feedback.usable(reading.conversations(snapshot), loaded)]
     assert len(graded) >= params.drift.min_feedback
-    gate = yaml.safe_load((clone.root / "recipes/parcels/params.yaml").read_text())["gate"]
+    gate = yaml.safe_load((clone.home / "params.yaml").read_text())["gate"]
     unset = {"num_bootstrap", "prices", "max_abstention_increase"}  # its grader knows no abstention
     assert set(gate) | unset == set(config.Gate.model_fields), "every threshold is written down"
 
@@ -104,8 +104,8 @@ def test_its_parts_hold(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_ladder_runs_on_it(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stage, in this process: each in one of its own, as `rft run` starts them, would load
     PyTorch anew. That is what `rft demo` does in .ci/run."""
-    monkeypatch.chdir(clone.root)
-    params = settings.resolve(clone, "recipes/parcels/params.yaml", QUICK)
+    monkeypatch.chdir(clone.home)
+    params = settings.resolve(clone, overrides=QUICK)
     snapshot = ingest.ingest(params.traffic.file, params.traffic, Path.cwd(), Path(".rft/snapshots"))
     shutil.copytree(snapshot, stage_files.SNAPSHOT)
     for stage in STAGES:

@@ -134,12 +134,12 @@ def test_a_new_agent_is_whole_and_in_the_workspaces_list(with_agent: Path, capsy
         (["new", "other/refunds"], "there is an agent named 'refunds' already, in agents/refunds"),
         (["new", "agents/a b"], "agents/a b: an agent is named after its folder"),
         (["new", "x.log"], "x.log: Git ignores it"),
-        (["new", "../elsewhere"], "lies outside the clone"),
+        (["new", "../elsewhere"], "lies outside the repository"),
         (["--agent", "refund", "doctor"], "no agent is named 'refund' here. Did you mean"),
         (["-C", "nowhere", "agents"], "-C nowhere: No such file or directory"),
-        (["backup", "../copy"], "rft backup does not work yet where agents lie in folders (rft.yaml). Copy the repo"),
-        (["demo"], "rft demo does not work yet where agents lie in folders (rft.yaml). Run an agent"),
-        (["up"], "rft up does not work yet where agents lie in folders (rft.yaml). Let cron start"),
+        (["demo"], "rft demo shows the agent at the top of a clone of agent-rft. Run this one: "),
+        (["up"], "rft.yaml: no schedule yet. Write one"),
+        (["new", "agents/b", "--range", "0", "5"], "--range is for an import. Add --from KIND:FILE."),
     ],
 )
 def test_a_mistake_is_one_message_and_writes_nothing(

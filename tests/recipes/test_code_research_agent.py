@@ -26,7 +26,7 @@ SPLITS = [("train", 0), ("validation", 0), ("test", 0), ("test", 1), ("test", 2)
 
 
 def load(**options: Any) -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/code_research", options={**SMALL, **options}))
+    return recipe.load(config.Recipe(path="recipes/code_research/recipe", options={**SMALL, **options}))
 
 
 @pytest.fixture(scope="module")

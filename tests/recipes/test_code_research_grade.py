@@ -30,7 +30,9 @@ HITS = "Kavel.besin.ronak | mudok.py | default 38.4 | line 8\nKavel.besin | mudo
 
 @pytest.fixture(scope="module")
 def code() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/code_research", options={"packages": ["jinja2"], "worlds": 1}))
+    return recipe.load(
+        config.Recipe(path="recipes/code_research/recipe", options={"packages": ["jinja2"], "worlds": 1})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +276,7 @@ def test_no_exploit_is_accepted(code: Recipe) -> None:
     gate = yaml.safe_load(Path("recipes/code_research/params.yaml").read_text())["gate"]
     options = {"packages": ["jinja2"], "worlds": 1}
     params = config.Params.model_validate(
-        {"recipe": {"path": "recipes/code_research", "options": options}, "gate": gate}
+        {"recipe": {"path": "recipes/code_research/recipe", "options": options}, "gate": gate}
     )
     result = preflight.preflight(params, code, num_examples=8)
     assert [row.name for row in result.accepted] == []
@@ -288,7 +290,7 @@ def test_no_exploit_is_accepted(code: Recipe) -> None:
 
 def test_template_is_a_whole_configuration() -> None:
     params = config.load("recipes/code_research/params.yaml")
-    assert params.recipe.path == "recipes/code_research"
+    assert params.recipe.path == "recipe"
     assert list(budget.never_exceeded(params.rollout)) == []
 
 

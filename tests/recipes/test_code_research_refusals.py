@@ -13,7 +13,9 @@ from rft.errors import ConfigError, UserError
 
 
 def refused(package: str) -> str:
-    loaded = recipe.load(config.Recipe(path="recipes/code_research", options={"packages": [package], "worlds": 1}))
+    loaded = recipe.load(
+        config.Recipe(path="recipes/code_research/recipe", options={"packages": [package], "worlds": 1})
+    )
     with pytest.raises(UserError) as refusal:
         loaded.examples("train", 4, 0)
     return str(refusal.value)
@@ -68,4 +70,4 @@ def test_a_package_with_too_little_to_ask_is_a_clear_error(tmp_path: Path, monke
 )
 def test_options_that_cannot_be_honored(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        recipe.load(config.Recipe(path="recipes/code_research", options=options))
+        recipe.load(config.Recipe(path="recipes/code_research/recipe", options=options))

@@ -23,7 +23,9 @@ from rft.types import Message
 
 @pytest.fixture(scope="module")
 def code() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/code_research", options={"packages": ["fsspec"], "worlds": 2}))
+    return recipe.load(
+        config.Recipe(path="recipes/code_research/recipe", options={"packages": ["fsspec"], "worlds": 2})
+    )
 
 
 MONDAY = datetime.date(2026, 1, 5)

@@ -56,7 +56,9 @@ else:
 
 @pytest.fixture(scope="module")
 def code() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/code_research", options={"packages": ["jinja2"], "worlds": 1}))
+    return recipe.load(
+        config.Recipe(path="recipes/code_research/recipe", options={"packages": ["jinja2"], "worlds": 1})
+    )
 
 
 @pytest.fixture(scope="module")

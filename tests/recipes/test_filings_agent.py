@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("ready_server")
 
 @pytest.fixture(scope="module")
 def filings() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/filings"))
+    return recipe.load(config.Recipe(path="recipes/filings/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ HARDER: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, HARDER])
 def test_an_honest_agent_solves_it_and_shortcuts_do_not(options: dict[str, Any]) -> None:
-    ours = recipe.load(config.Recipe(path="recipes/filings", options=options))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options=options))
     baseline, found = ours._module("baseline"), ours.examples("test", 128, 0)
     means = {name: np.mean([baseline.score(name, ours.options, each) for each in found]) for name in baseline.WAYS}
     assert means.pop("honest") == 1.0

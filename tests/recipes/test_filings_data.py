@@ -34,12 +34,12 @@ HARDER = {
 
 @pytest.fixture(scope="module")
 def filings() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/filings"))
+    return recipe.load(config.Recipe(path="recipes/filings/recipe"))
 
 
 @pytest.fixture(scope="module")
 def harder() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/filings", options=HARDER))
+    return recipe.load(config.Recipe(path="recipes/filings/recipe", options=HARDER))
 
 
 def part(ours: Recipe, name: str) -> ModuleType:
@@ -295,7 +295,7 @@ def test_same_seed_same_bytes(filings: Recipe) -> None:
 
 def test_more_questions_than_there_are_is_an_error() -> None:
     """The names of companies that have filed nothing are many: they do not fill up the rest."""
-    few = recipe.load(config.Recipe(path="recipes/filings", options={"companies": 60}))
+    few = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"companies": 60}))
     known, asking = corpus(few), part(few, "asking")
     written = list(asking.Writer(few.options, known, known.companies("validation"), random.Random(0)).write())
     assert sum(asked.lacks is not None for asked in written) <= len(written) / 8 + 1

@@ -26,7 +26,7 @@ ANY = st.characters()
 
 @pytest.fixture(scope="module")
 def filings() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/filings"))
+    return recipe.load(config.Recipe(path="recipes/filings/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def lookup(filings: Recipe) -> Example:
 @pytest.fixture(scope="module")
 def two_pages() -> tuple[Recipe, Example]:
     """A question whose operands stand on two pages."""
-    ours = recipe.load(config.Recipe(path="recipes/filings", options={"lookup_share": 0, "programs": ["ratio"]}))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"lookup_share": 0, "programs": ["ratio"]}))
     for example in ours.examples("train", 100, 0):
         operands = [] if example.metadata["unanswerable"] else example.target["operands"]
         pages = {place["page"] for operand in operands for place in operand}
@@ -180,7 +180,7 @@ def test_f1_of_pages(two_pages: tuple[Recipe, Example]) -> None:
 @pytest.mark.slow
 def test_every_page_that_shows_a_figure_will_do() -> None:
     """Net income stands in two statements."""
-    filings = recipe.load(config.Recipe(path="recipes/filings", options={"statements": "full"}))
+    filings = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"statements": "full"}))
     found = filings.examples("train", 200, 0)
     example = next(e for e in found if e.slice == "lookup" and len(e.target["operands"][0]) == 2)
     value, unit, _ = target(example)

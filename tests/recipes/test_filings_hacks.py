@@ -20,7 +20,7 @@ ANY = st.characters()
 
 @pytest.fixture(scope="module")
 def filings() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/filings"))
+    return recipe.load(config.Recipe(path="recipes/filings/recipe"))
 
 
 @pytest.fixture(scope="module")

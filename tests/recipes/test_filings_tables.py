@@ -46,7 +46,7 @@ def test_questions_about_your_own_figures(tmp_path: Path, page: bool, layout: st
     write_csv(tmp_path, page)
     options = {"folder": str(tmp_path), "layout": layout, "lookup_share": 0.5,
                "programs": ["difference", "ratio", "growth"]}  # fmt: skip
-    ours = recipe.load(config.Recipe(path="recipes/filings", options=options))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options=options))
     found = ours.examples("train", 100, 0)
     assert {example.slice for example in found} == {"lookup", "difference", "ratio", "growth", "unanswerable"}
     grade, score = ours.grade, part(ours, "baseline").score
@@ -64,10 +64,14 @@ def test_a_program_that_no_company_has_the_figures_for(tmp_path: Path, program: 
     """Growth needs the period before."""
     lines = [f"{company},Q4 2022,Revenue,100,thousands" for company in COMPANIES]
     (tmp_path / "a.csv").write_text("\n".join(["company,period,item,value,unit", *lines]))
-    ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path), "programs": [program]}))
+    ours = recipe.load(
+        config.Recipe(path="recipes/filings/recipe", options={"folder": str(tmp_path), "programs": [program]})
+    )
     with pytest.raises(UserError, match=f"recipe.options.programs has '{program}', and no company of .* Add such"):
         ours.examples("train", 1, 0)
-    ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path), "lookup_share": 1}))
+    ours = recipe.load(
+        config.Recipe(path="recipes/filings/recipe", options={"folder": str(tmp_path), "lookup_share": 1})
+    )
     assert {example.slice for example in ours.examples("train", 30, 0)} == {"lookup", "unanswerable"}
 
 
@@ -82,7 +86,7 @@ def test_zeros_and_long_names_break_no_script(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.csv").write_text("\n".join(["company,period,item,value,unit", *lines]))
     options = {"folder": str(tmp_path), "lookup_share": 0.2, "programs": ["difference", "ratio", "growth"]}
-    ours = recipe.load(config.Recipe(path="recipes/filings", options=options))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options=options))
     baseline = part(ours, "baseline")
     for example in ours.examples("test", 100, 0):
         assert all(baseline.score(name, ours.options, example) <= 1 for name in baseline.WAYS)
@@ -93,7 +97,7 @@ def test_zeros_and_long_names_break_no_script(tmp_path: Path) -> None:
 
 def test_files_that_change_after_the_examples_were_made_are_noticed(tmp_path: Path) -> None:
     write_csv(tmp_path)
-    ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path)}))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"folder": str(tmp_path)}))
     row = ours.examples("train", 1, 0)[0].row()
     (tmp_path / "more.csv").write_text("company,period,item,value,unit\nNew Ltd,2023,Revenue,1,thousands\n")
     part(ours, "corpora")._corpus.cache_clear()
@@ -133,7 +137,7 @@ GOOD = "Acme,2023,revenue,1,thousands,2"
 )  # fmt: skip
 def test_a_bad_file_is_named_with_line_column_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
-    ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path)}))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"folder": str(tmp_path)}))
     with pytest.raises(UserError, match=message):
         ours.examples("train", 1, 0)
 
@@ -144,14 +148,14 @@ def test_a_bad_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin" / "a.csv").write_bytes(f"{HEAD}\n{GOOD}\nM\xe9tro,".encode("latin-1"))
     for name, message in (("none", "there is no such folder"), ("empty", "no file there ends in .csv"),
                        ("latin", r"a.csv: line 3: is not UTF-8. Save the file as UTF-8")):  # fmt: skip
-        ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path / name)}))
+        ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"folder": str(tmp_path / name)}))
         with pytest.raises(UserError, match=message):
             ours.examples("train", 1, 0)
 
 
 def test_too_few_companies_for_a_split(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{HEAD}\n{GOOD}\n")
-    ours = recipe.load(config.Recipe(path="recipes/filings", options={"folder": str(tmp_path)}))
+    ours = recipe.load(config.Recipe(path="recipes/filings/recipe", options={"folder": str(tmp_path)}))
     empty = [split for split in ("train", "validation", "test") if corpus(ours).split_of("Acme") != split]
     with pytest.raises(UserError, match=r"none of 1 companies is in the \S+ split.* Add companies"):
         ours.examples(empty[0], 1, 0)  # type: ignore[arg-type]

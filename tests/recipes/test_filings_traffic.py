@@ -17,7 +17,7 @@ from rft.reports import Conversation
 
 @pytest.fixture(scope="module")
 def filings() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/filings"))
+    return recipe.load(config.Recipe(path="recipes/filings/recipe"))
 
 
 # -- calculate -------------------------------------------------------------------------------------

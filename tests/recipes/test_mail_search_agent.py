@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search", options={"mailbox": str(folder)}))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe", options={"mailbox": str(folder)}))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_an_honest_agent_and_the_shortcuts(ours: Recipe) -> None:
 @pytest.mark.parametrize("options", [{}, {"by_month": True, "whole_mails": True}])
 def test_the_scripts_understand_each_question_by_its_words(folder: Path, options: dict[str, Any]) -> None:
     """They search for what the makers of the question meant, and do not see the target."""
-    made = recipe.load(config.Recipe(path="recipes/mail_search", options={"mailbox": str(folder), **options}))
+    made = recipe.load(config.Recipe(path="recipes/mail_search/recipe", options={"mailbox": str(folder), **options}))
     baseline = made._module("baseline")
     for row in made.examples("train", 200, 0):
         asked = baseline.understood(row.messages[0]["content"])
@@ -165,7 +165,7 @@ def test_settings_of_the_prompt_search_fit_the_schema(ours: Recipe) -> None:
 
 def test_template_is_a_whole_configuration() -> None:
     loaded = config.load("recipes/mail_search/params.yaml")
-    assert loaded.recipe.path == "recipes/mail_search"
+    assert loaded.recipe.path == "recipe"
     assert loaded.tools.traits["return_final_answer"].terminal
     assert loaded.gate.max_abstention_increase is not None
 

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search", options={"mailbox": str(folder)}))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe", options={"mailbox": str(folder)}))
 
 
 # -- the rubric ------------------------------------------------------------------------------------

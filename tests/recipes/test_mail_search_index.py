@@ -20,7 +20,7 @@ from rft.tools import signatures
 
 @pytest.fixture(scope="module")
 def ours() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search"))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def as_a_new_process(index: ModuleType) -> None:
 
 
 def written(options: dict[str, Any]) -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search", options=options))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe", options=options))
 
 
 # -- own mail --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rft.recipe import Recipe
 
 @pytest.fixture(scope="module")
 def ours() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search"))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def as_a_new_process(index: ModuleType) -> None:
 
 
 def written(options: dict[str, Any]) -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search", options=options))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe", options=options))
 
 
 # -- changelogs ------------------------------------------------------------------------------------

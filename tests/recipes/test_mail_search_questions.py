@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, **options: Any) -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/mail_search", options={"mailbox": str(folder), **options}))
+    return recipe.load(config.Recipe(path="recipes/mail_search/recipe", options={"mailbox": str(folder), **options}))
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_kinds_and_shares_can_be_chosen(folder: Path) -> None:
 )
 def test_options_that_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"recipe\.options"):
-        recipe.load(config.Recipe(path="recipes/mail_search", options=options))
+        recipe.load(config.Recipe(path="recipes/mail_search/recipe", options=options))
     assert issubclass(ValidationError, ValueError)
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("ready_server")
 
 @pytest.fixture(scope="module")
 def wordle() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/wordle"))
+    return recipe.load(config.Recipe(path="recipes/wordle/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_same_seed_same_bytes(wordle: Recipe) -> None:
 
 def test_harder_options_travel_with_the_example() -> None:
     options = {"given": 2, "find": False, "spelled": True}
-    harder = recipe.load(config.Recipe(path="recipes/wordle", options=options))
+    harder = recipe.load(config.Recipe(path="recipes/wordle/recipe", options=options))
     example = harder.examples("test", 1, 0)[0]
     assert example.slice == "2"
     assert example.messages[0]["content"].endswith(" ) , 4 left")
@@ -102,7 +102,7 @@ def test_harder_options_travel_with_the_example() -> None:
 @pytest.mark.parametrize("options", [{"given": 0}, {"given": 4}, {"hints": True}])
 def test_unknown_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(recipe.UserError, match=r"params.yaml: recipe.options"):
-        recipe.load(config.Recipe(path="recipes/wordle", options=options))
+        recipe.load(config.Recipe(path="recipes/wordle/recipe", options=options))
 
 
 # -- tools -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from rft.recipe import Recipe
 
 @pytest.fixture(scope="module")
 def wordle() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/wordle"))
+    return recipe.load(config.Recipe(path="recipes/wordle/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_a_dictionary_of_the_users_own(wordle: Recipe, words: ModuleType, tmp_pa
     path.write_text("Aaron\nAaron's\nABC\nat\n" + "\n".join(words.dictionary().words[:200]) + "\nélans\nlonger\n")
     assert words.dictionary(str(path)).words == words.dictionary().words[:200]
     options = {"dictionary": str(path)}
-    own = recipe.load(config.Recipe(path="recipes/wordle", options=options))
+    own = recipe.load(config.Recipe(path="recipes/wordle/recipe", options=options))
     (example, *_) = own.examples("test", 4, 0)
     assert example.metadata["dictionary"] == str(path)
     assert example.target in words.dictionary().words[:200]
@@ -195,7 +195,7 @@ def test_a_dictionary_that_is_none(tmp_path: Path, content: bytes | None, what: 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError) as error:
-        recipe.load(config.Recipe(path="recipes/wordle", options={"dictionary": str(path)}))
+        recipe.load(config.Recipe(path="recipes/wordle/recipe", options={"dictionary": str(path)}))
     message = str(error.value)
     assert message.startswith(f"params.yaml: recipe.options.dictionary = {str(path)!r}: ")
     assert what in message

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("ready_server")
 
 @pytest.fixture(scope="module")
 def wordle() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/wordle"))
+    return recipe.load(config.Recipe(path="recipes/wordle/recipe"))
 
 
 ROW = {"id": "n", "messages": [], "target": "eagle", "metadata": {"given": ["crane"]}}

@@ -22,7 +22,7 @@ from rft.types import Example
 
 @pytest.fixture(scope="module")
 def wordle() -> Recipe:
-    return recipe.load(config.Recipe(path="recipes/wordle"))
+    return recipe.load(config.Recipe(path="recipes/wordle/recipe"))
 
 
 @pytest.fixture(scope="module")
@@ -127,4 +127,4 @@ def test_drift_says_continue_and_refresh(wordle: Recipe, tmp_path: Path) -> None
 
 
 def test_template_is_a_whole_configuration() -> None:
-    assert config.load("recipes/wordle/params.yaml").recipe.path == "recipes/wordle"
+    assert config.load("recipes/wordle/params.yaml").recipe.path == "recipe"

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +273,28 @@ def test_a_killed_ingest_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> No
     section = config.Traffic(min_conversations=1, processes=1, unit="user")
     folder = ingest("window.jsonl", section, killed, killed / "snapshots", says.append)
     assert content(folder) == expected
+
+
+def test_two_agents_read_the_same_log_at_once_and_both_get_its_snapshot(tmp_path: Path) -> None:
+    """The first tells as it goes; the second begins meanwhile, and waits for it."""
+    (tmp_path / "window.jsonl").write_bytes(log(40))
+    section, into = config.Traffic(min_conversations=1, processes=1, unit="user"), tmp_path / "snapshots"
+    waits, said = threading.Event(), list[str]()
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if line.startswith("another process reads the same log"):
+            waits.set()
+
+    with ThreadPoolExecutor() as pool:
+        begun: list[Future[Path]] = []
+
+        def meanwhile(line: str) -> None:
+            if not begun:
+                begun.append(pool.submit(ingest, "window.jsonl", section, tmp_path, into, hear))
+                assert waits.wait(30)
+
+        first = ingest("window.jsonl", section, tmp_path, into, meanwhile)
+        assert begun[0].result(30) == first
+    assert said == ["another process reads the same log: waiting for its snapshot"]
+    assert [path.name for path in into.iterdir()] == [first.name]

@@ -47,7 +47,7 @@ def examples(options: Options, split: Split, count: int, seed: int, block: int =
     if not companies:
         total = len(known.families)
         raise UserError(
-            f"recipes/filings: none of {total} companies is in the {name} split, which a hash of their names "
+            f"filings: none of {total} companies is in the {name} split, which a hash of their names "
             "chooses. Add companies: 30 or more are in all splits."
         )
     check_programs(options, known)

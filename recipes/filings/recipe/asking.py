@@ -183,7 +183,7 @@ def take(written: Iterator[Asked], count: int, what: str) -> list[Asked]:
     found = list(itertools.islice(written, count))
     if len(found) < count:
         raise UserError(
-            f"recipes/filings: only {len(found)} of {count} different questions can be asked of {what}. Lower "
+            f"filings: only {len(found)} of {count} different questions can be asked of {what}. Lower "
             "examples.train, examples.validation or examples.test in params.yaml, or add companies."
         )
     return found
