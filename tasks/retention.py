@@ -251,6 +251,14 @@ def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
     return needed | {made.revision: "is or was champion" for made in state.promotions.values()}
 
 
+def ours(clone: Clone) -> dict[str, str]:
+    """The refs of recorded runs. A user's own experiments are none."""
+    listed = (line.split(" ") for line in _refs(clone, "%(refname) %(objectname)"))
+    return {
+        ref: commit for ref, commit in listed if _OURS.fullmatch(ref) and Revision(clone, commit).recorded.get("key")
+    }
+
+
 def _refs(clone: Clone, form: str) -> list[str]:
     """One line per recorded run, in this form of `git for-each-ref`."""
     return clone.git("for-each-ref", f"--format={form}", "refs/exps").splitlines()
@@ -338,9 +346,13 @@ class _Store:
             raise InfrastructureError(f"{what}. Nothing was removed. Delete that file.") from None
 
 
-def named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
+def named(clone: Clone, old: set[str], needed: set[str], folders: Container[str] | None = None) -> set[str]:
     """All hashes named in a working tree, or in a commit that a branch, a tag or a kept revision
-    reaches."""
+    reaches; with `folders`, what lies in these alone."""
+
+    def counts(path: str) -> bool:
+        return folders is None or any(str(place) in folders for place in Path(path).parents)
+
     listed = [line.partition(" ") for line in clone.git("worktree", "list", "--porcelain").splitlines()]
     commits = {
         *clone.git("for-each-ref", "--format=%(objectname)").split(),
@@ -351,13 +363,14 @@ def named(clone: Clone, old: set[str], needed: set[str]) -> set[str]:
     commits |= {line.split(" ", 1)[0] for line in here if " commit " in line}
     wanted = "\n".join(commits - old - {_NONE}).encode()
     objects = git(clone.root, "rev-list", "--objects", "--stdin", given=wanted).splitlines()
-    blobs = [line.split(" ", 1)[0] for line in objects if line.endswith((" dvc.lock", "/dvc.lock", ".dvc"))]
+    listings = [line.split(" ", 1) for line in objects if line.endswith((" dvc.lock", "/dvc.lock", ".dvc"))]
+    blobs = [blob for blob, path in listings if counts(path)]
     found = _md5s(git_bytes(clone.root, "cat-file", "--batch", given="\n".join(blobs).encode())) if blobs else set()
     for tree in [Path(value) for key, _, value in listed if key == "worktree" and Path(value).is_dir()]:
         listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.dvc", "*dvc.lock")
         for name in {*git(tree, *listing).split("\0"), "dvc.lock"} - {""}:
             with contextlib.suppress(FileNotFoundError):
-                found |= _md5s((tree / name).read_bytes())
+                found |= _md5s((tree / name).read_bytes()) if counts(name) else set()
     # Git looks for them elsewhere, once the clone was moved
     for tree in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
         for file in (*tree.rglob("dvc.lock"), *tree.rglob("*.dvc")):

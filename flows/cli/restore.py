@@ -4,7 +4,8 @@
   rft restore /mnt/disk/agent /srv/agent    verify, then make the clone
 
 It is run in any folder. INTO must not exist, or be empty. A damaged back-up restores nothing, and
-each damaged file is named. docs/backup.md has the rest.
+each damaged file is named. Where agents lie in another program's repository, its own history is not
+in the back-up: it is fetched from its remote. docs/backup.md has the rest.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("backup", metavar="BACKUP", help="the folder that `rft backup` wrote")
     parser.add_argument("into", metavar="INTO", nargs="?", help="where the clone is to be; without it, verify alone")
 
+    parser.add_argument(
+        "--repository",
+        metavar="PATH",
+        help="a clone or address with the history of the program that the agents belong to (default: its remotes)",
+    )
+
 
 def run(options: argparse.Namespace) -> int:
     os.environ.update(TELEMETRY_OFF)
@@ -38,14 +45,15 @@ def run(options: argparse.Namespace) -> int:
         print_line(f"To restore it: {commands.command('restore', options.backup, 'INTO')}")
         return 0
     into = Path(options.into).resolve()
-    made = backup.restore(folder, into, Teller())
+    made = backup.restore(folder, into, Teller(), options.repository)
     print_line(f"Restored to {into}, as it was at {made.made}: {holds(made)}")
     if made.entry is not None:
         _verify_ledger(made, into)
     print_line("Not here, because it was left out:")
     for line in made.left_out:
         print_line(f"  {line}.")
-    print_line(f"To go on: cd {shlex.quote(str(into))} && make setup")
+    set_up = "make setup" if (into / "Makefile").exists() and not Clone(into).is_guest else commands.command("agents")
+    print_line(f"To go on: cd {shlex.quote(str(into))} && {set_up}")
     return 0
 
 

@@ -30,7 +30,7 @@ from tasks.backup import databases
 from tasks.backup.manifest import Kind, Manifest, Remote
 from tasks.display import tracking
 from tasks.ledger.state import State
-from tasks.runs import edits, records
+from tasks.runs import edits, records, workspace
 from tasks.runs.artifacts import LOADER
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git_bytes
@@ -86,7 +86,7 @@ def _cache(clone: Clone, state: State) -> Iterator[Source]:
             return _in(cache, md5).read_bytes()
 
     revisions = {made.revision for made in state.promotions.values()}
-    names = closure(retention.named(clone, set(), revisions) | _lists(state), content)
+    names = closure(_named(clone, revisions) | _lists(state), content)
     for md5 in sorted(names):
         if (path := _in(cache, md5)).is_file():
             yield Source(_path(md5), "cache", path, md5.removesuffix(".dir"))
@@ -121,8 +121,15 @@ def _lost(clone: Clone, state: State, before: Manifest | None, held: Callable[[s
         return set()
     removed = {record.revision for record in records.load_all(clone) if record.revision and record.bytes_removed}
     needed = {made.revision for made in state.promotions.values()}
-    named = retention.named(clone, removed, needed) | _lists(state, erased=False)
+    named = _named(clone, needed, removed) | _lists(state, erased=False)
     return gone & {_path(md5) for md5 in closure(named, lambda md5: held(_path(md5)))}
+
+
+def _named(clone: Clone, needed: set[str], removed: set[str] | None = None) -> set[str]:
+    """Hashes that runs and working trees name; of another program's repository, those of its
+    agents alone."""
+    folders = {*workspace.folders(clone.root), *(record.folder for record in records.load_all(clone))}
+    return retention.named(clone, removed or set(), needed, folders if clone.is_guest else None)
 
 
 def _in(cache: Path, md5: str) -> Path:
@@ -148,8 +155,8 @@ def _state(clone: Clone) -> Iterator[Source]:
     yield from _files(root, "records", sorted(clone.runs.glob("*.json")))
     yield from _files(root, "champion", sorted((clone.state / "champion").glob("*.json")))
     yield from _files(root, "pages", sorted((clone.state / "reports").rglob("*")))
-    every = sorted((root / "mlruns").rglob("*"))
-    own = {root / "mlruns" / name for name in ("README.md", "mlflow.db", "mlflow.db-wal", "mlflow.db-shm")}
+    every = sorted(clone.mlruns.rglob("*"))
+    own = {clone.mlruns / name for name in ("README.md", "mlflow.db", "mlflow.db-wal", "mlflow.db-shm")}
     yield from _files(root, "MLflow", [path for path in every if path not in own])
     yield from _files(root, "MLflow", [mlflow(clone)])
     yield from _files(root, "Prefect", [prefect(clone)])
@@ -171,8 +178,16 @@ def _files(root: Path, kind: Kind, paths: Iterable[Path]) -> Iterator[Source]:
 
 def _edits(clone: Clone, left_out: list[str]) -> tuple[list[Source], list[str]]:
     """Changed and untracked files, as they lie there; and tracked ones that were deleted."""
-    changed = _listed(clone, "diff", "--name-only", "--no-renames", "-z", "HEAD")
-    untracked = _listed(clone, "ls-files", "--others", "--exclude-standard", "-z")
+    paths = _own_paths(clone)
+    changed = _listed(clone, "diff", "--name-only", "--no-renames", "-z", "HEAD", "--", *paths)
+    untracked = _listed(clone, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
+    if clone.is_guest:
+        theirs = _listed(
+            clone, "status", "--porcelain", "-z", "--", ".", *(f":(exclude,literal){each}" for each in paths)
+        )
+        if theirs:
+            what = f"{counted(len(theirs), 'file')} without a commit outside of the agents' folders"
+            left_out.append(f"{what}. Commit and push what is to last")
     nested = [name for name in untracked if name.endswith("/")]
     left_out += [f"{name}: a Git repository inside the clone. Copy it by other means" for name in nested]
     found = [*_files(clone.root, "edits", (clone.root / name for name in [*changed, *untracked]))]
@@ -181,6 +196,15 @@ def _edits(clone: Clone, left_out: list[str]) -> tuple[list[Source], list[str]]:
     hidden = {source.path for source, _ in secret}
     deleted = [name for name in changed if not (clone.root / name).exists() and not (clone.root / name).is_symlink()]
     return [source for source in found if source.path not in hidden], deleted
+
+
+def _own_paths(clone: Clone) -> list[str]:
+    """What of the working tree belongs into it. In another program's repository, the agents'
+    folders and what `rft init` wrote."""
+    if not clone.is_guest:
+        return ["."]
+    every = [*filter(None, workspace.folders(clone.root)), workspace.FILE, ".gitignore", ".dvc", ".dvcignore"]
+    return [path for path in every if (clone.root / path).exists()]
 
 
 def _inputs(clone: Clone, known: set[str], left_out: list[str]) -> list[Source]:
@@ -208,17 +232,22 @@ def _named_by_runs(clone: Clone) -> list[str]:
     """Their inputs and logs; of a pattern, what it matches now."""
     found: set[str] = set()
     for record in records.load_all(clone):
-        found |= {*record.inputs} - {str(stage_files.SNAPSHOT)}
-        is_pattern = "://" not in record.window and any(letter in record.window for letter in "*?[")
-        matches = clone.root.glob(record.window) if is_pattern else ()
-        found |= {path.relative_to(clone.root).as_posix() for path in matches} if is_pattern else {record.window}
+        found |= {str(record.inside(name)) for name in {*record.inputs} - {str(stage_files.SNAPSHOT)}}
+        if "://" in record.window:
+            found.add(record.window)
+        elif any(letter in record.window for letter in "*?["):
+            matches = clone.root.glob(str(record.inside(record.window)))
+            found |= {path.relative_to(clone.root).as_posix() for path in matches}
+        else:
+            found.add(str(record.inside(record.window)))
     return sorted(found)
 
 
 def _unused(clone: Clone, taken: set[str]) -> list[str]:
     """What the user has in the clone, Git ignores, and no run named."""
     found: list[str] = []
-    for name in _listed(clone, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"):
+    ignored = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    for name in _listed(clone, *ignored, "--", *_own_paths(clone)):
         if Path(name).parts[0] in _KNOWN or name in taken or _MADE.search(name):
             continue
         inside = {path for path in taken if path.startswith(name)} if name.endswith("/") else set[str]()
@@ -235,10 +264,10 @@ def _unused(clone: Clone, taken: set[str]) -> list[str]:
 
 def _with_secrets(clone: Clone, sources: Iterable[Source]) -> list[tuple[Source, str]]:
     """Those of the user's files that hold a private key, or the value of a declared secret."""
-    try:
-        declared = edits.declared_secrets(yaml.safe_load((clone.root / "params.yaml").read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError):
-        declared = {}
+    declared: dict[str, str] = {}
+    for home in clone.homes:
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            declared |= edits.declared_secrets(yaml.safe_load((home / "params.yaml").read_text(encoding="utf-8")))
     wanted = {_KEY: "it holds a private key"}
     wanted |= {value.encode(): f"it holds the value of the secret {name}" for name, value in declared.items()}
     found: list[tuple[Source, str]] = []
@@ -316,7 +345,7 @@ def _servers(clone: Clone) -> list[str]:
     if home.resolve() != prefect(clone).parent.resolve():
         found.append(f"Prefect's home at {home} (PREFECT_HOME): it lies outside of the clone")
     if mlflow(clone).exists():
-        for place in databases.elsewhere(mlflow(clone), clone.root):
+        for place in databases.elsewhere(mlflow(clone), clone.mlruns.parent):
             found.append(f"MLflow's artifacts at {place}: they lie outside of the clone. Copy them by other means")
     return found
 

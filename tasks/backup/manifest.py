@@ -12,6 +12,7 @@ from rft import commands, files, reports, secrets
 from rft.errors import UserError
 from rft.reports.base import SCHEMA, Report
 from tasks.ledger.statement import Sha256
+from tasks.runs.git import git
 
 NAME, MARK = "manifest.json", "agent-rft-backup.txt"
 ABOUT = """\
@@ -60,6 +61,9 @@ class Git(Report):
     remotes: list[Remote]
     deleted: list[Inside]
     """Tracked files that were deleted without a commit."""
+    needs: list[str] = []
+    """Commits that the bundle leaves out, because a remote has them: the history of a program in
+    whose repository agents lie."""
 
 
 class Manifest(Report):
@@ -128,9 +132,42 @@ def bundle(folder: Path, sha256: str) -> Path:
     return folder / "bundles" / f"{sha256}.bundle"
 
 
+def heads(root: Path, bundle: Path) -> dict[str, str]:
+    """The refs that a bundle holds."""
+    lines = git(root, "bundle", "list-heads", str(bundle)).splitlines()
+    return {name: commit for commit, _, name in (line.partition(" ") for line in lines)}
+
+
+def needs(bundle: Path) -> list[str]:
+    """The commits that must be there before a bundle is unpacked (gitformat-bundle: lines of its
+    head that begin with a minus)."""
+    found: list[str] = []
+    with bundle.open("rb") as file:
+        for line in iter(file.readline, b"\n"):
+            if line.startswith(b"-"):
+                found.append(line[1:].split()[0].decode())
+            elif not line:
+                break
+    return found
+
+
 def is_whole(path: Path, size: int) -> bool:
     """Whether a file is there in its length. Its bytes are `damaged`'s to verify."""
     return path.is_file() and path.stat().st_size == size
 
 
-__all__ = ["File", "Git", "Kind", "Manifest", "Remote", "bundle", "find", "is_whole", "place", "read", "write"]
+__all__ = [
+    "File",
+    "Git",
+    "Kind",
+    "Manifest",
+    "Remote",
+    "bundle",
+    "find",
+    "heads",
+    "is_whole",
+    "needs",
+    "place",
+    "read",
+    "write",
+]

@@ -2,7 +2,8 @@
 
 Every byte is hashed before anything is written, so a damaged back-up restores nothing and names all
 that is damaged. The clone is made beside its name and renamed when it is whole. Git checks its own
-objects again as it unpacks the bundle; refs must be those of the manifest.
+objects again as it unpacks the bundle; refs must be those of the manifest. The history of a program
+in whose repository agents lie is not in the bundle, and is fetched from its remote first.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git
 
 _MARK, _HEAD, _PIECE = ".rft-restore", "refs/rft/restored", 1 << 20
+_THEIRS = "refs/rft/theirs/"
 
 
 def verify(folder: Path, tell: Tell) -> Manifest:
@@ -65,14 +67,17 @@ def _differs(place: Path, sha256: str, size: int) -> str:
         return f"cannot be read ({error.strerror})"
 
 
-def restore(folder: Path, into: Path, tell: Tell) -> Manifest:
-    """Raises UserError for a folder that is not empty, and for a damaged or unfinished back-up."""
+def restore(folder: Path, into: Path, tell: Tell, repository: str | None = None) -> Manifest:
+    """Raises UserError for a folder that is not empty, and for a damaged or unfinished back-up.
+
+    `repository`: where the history is that the back-up leaves out (default: its remotes).
+    """
     folder, into = folder.resolve(), into.resolve()
     _check_place(folder, into)
     made = verify(folder, tell)
     _assert_space(made, into)
     with _whole(into) as root:
-        _lay_git(folder, made, root)
+        _lay_git(folder, made, root, repository)
         num_bytes = 0
         for number, file in enumerate(made.files, 1):
             _lay(manifest.place(folder, file.sha256), file, root)
@@ -82,9 +87,10 @@ def restore(folder: Path, into: Path, tell: Tell) -> Manifest:
         for path in made.git.deleted:
             _assert_inside(root, path)
             (root / path).unlink(missing_ok=True)
-        database = root / "mlruns" / "mlflow.db"
-        if database.exists():
-            databases.readdress(database, Path(made.root), into)
+        mlruns = Clone(root).mlruns
+        if (mlruns / "mlflow.db").exists():
+            inside = mlruns.parent.relative_to(root)
+            databases.readdress(mlruns / "mlflow.db", Path(made.root) / inside, into / inside)
     return made
 
 
@@ -121,26 +127,49 @@ def _whole(into: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _lay_git(folder: Path, made: Manifest, root: Path) -> None:
+def _lay_git(folder: Path, made: Manifest, root: Path, repository: str | None) -> None:
     branch, bundle = made.git.branch, manifest.bundle(folder, made.git.bundle)
     git(root, "init", "--quiet", *(["--initial-branch", branch] if branch else []))
-    both = ("+refs/*:refs/*", f"+HEAD:{_HEAD}")
+    if made.git.needs:
+        _fetch_history(made, root, repository)
     try:
-        git(root, "fetch", "--quiet", "--no-tags", "--update-head-ok", "--no-write-fetch-head", str(bundle), *both)
+        held = manifest.heads(root, bundle)
+        wanted = [f"+{name}:{_HEAD if name == 'HEAD' else name}" for name in held]
+        git(root, "fetch", "--quiet", "--no-tags", "--update-head-ok", "--no-write-fetch-head", str(bundle), *wanted)
+        for name in made.git.refs.keys() - held:
+            git(root, "update-ref", _HEAD if name == "HEAD" else name, made.git.refs[name])
     except GitError as error:
         raise UserError(f"{bundle}: Git does not unpack it: {error}. Nothing was restored.") from None
     lines = git(root, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
-    refs = dict(line.split(" ") for line in lines)
+    refs = dict(line.split(" ") for line in lines if not line.startswith(_THEIRS))
     refs["HEAD"] = refs.pop(_HEAD, "")
     if refs != made.git.refs:
         name = min(name for name, _ in {*refs.items()} ^ {*made.git.refs.items()})
         raise UserError(f"{bundle}: {name} is not where the manifest has it: one of the two was changed.")
-    git(root, "update-ref", "-d", _HEAD)
+    for name in [_HEAD, *(line.split(" ")[0] for line in lines if line.startswith(_THEIRS))]:
+        git(root, "update-ref", "-d", name)
     if branch is None:
         git(root, "update-ref", "--no-deref", "HEAD", made.git.refs["HEAD"])
     git(root, "reset", "--quiet", "--hard", made.git.refs["HEAD"])
     for remote in made.git.remotes:
         git(root, "remote", "add", "--", remote.name, remote.url)
+
+
+def _fetch_history(made: Manifest, root: Path, repository: str | None) -> None:
+    """Fetch the program's own history from where it is. Raises UserError where it is not."""
+    places = [repository] if repository else [remote.url for remote in made.git.remotes]
+    errors: list[str] = []
+    for number, place in enumerate(places):
+        refs = (f"+refs/heads/*:{_THEIRS}{number}/heads/*", f"+refs/tags/*:{_THEIRS}{number}/tags/*")
+        try:
+            git(root, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--", place, *refs)
+        except GitError as error:
+            errors.append(f" ({str(error).rpartition('fatal: ')[2].splitlines()[0]})")
+    there = git(root, "cat-file", "--batch-check", given="\n".join(made.git.needs).encode()).splitlines()
+    if missing := [line.split(" ")[0] for line in there if line.endswith(" missing")]:
+        what = f"the program's own history is not in the back-up, and {', '.join(places) or 'no remote'} has not"
+        remedy = "Name a clone or an address that has it: --repository PATH"
+        raise UserError(f"{what} {missing[0][:12]}.{''.join(errors)}. {remedy}. Nothing was restored.")
 
 
 def _lay(source: Path, file: File, root: Path) -> None:

@@ -123,7 +123,7 @@ class _Saving:
         left_out = [*found.left_out]
         remotes = contents.remotes(self.clone, left_out)
         head = _branch(self.clone)
-        bundle, size, refs = self._bundle()
+        bundle, size, refs, needs = self._bundle()
         files_ = self._take_all(found.sources)
         kept = sorted(path for path in found.lost if self._has(path))
         files_ += [self._known[path] for path in kept]
@@ -135,7 +135,9 @@ class _Saving:
             entry=ledger.state.head or None,
             num_entries=ledger.state.number,
             runs=[record.name for record in records.load_all(self.clone)],
-            git=Git(bundle=bundle, size=size, refs=refs, branch=head, remotes=remotes, deleted=found.deleted),
+            git=Git(
+                bundle=bundle, size=size, refs=refs, branch=head, remotes=remotes, deleted=found.deleted, needs=needs
+            ),
             files=files_,
             left_out=left_out,
         )
@@ -169,21 +171,19 @@ class _Saving:
         return file is not None and manifest.is_whole(manifest.place(self.folder, file.sha256), file.size)
 
     # -- Git -----------------------------------------------------------------------------------
-    def _bundle(self) -> tuple[str, int, dict[str, str]]:
-        """SHA-256, size and refs of a bundle of all that is this clone's own."""
+    def _bundle(self) -> tuple[str, int, dict[str, str], list[str]]:
+        """SHA-256, size, refs and needed commits of a bundle of all that is this clone's own."""
         refs, before = _refs(self.clone), self.before.git if self.before else None
         if before and before.refs == refs:
             path = manifest.bundle(self.folder, before.bundle)
             if manifest.is_whole(path, before.size):
-                return before.bundle, before.size, refs
+                return before.bundle, before.size, refs, before.needs
         made = self.scratch / "git.bundle"
-        which = ["HEAD", "--branches", "--tags", "--glob=refs/exps"]
-        which += [chain.REF] if chain.REF in refs else []
+        which = [*refs, *_elsewhere(self.clone, refs)]
         self.clone.git("--no-replace-objects", "bundle", "create", "--quiet", str(made), *which)
         self.clone.git("bundle", "verify", "--quiet", str(made))
-        lines = self.clone.git("bundle", "list-heads", str(made)).splitlines()
-        listed = {name: commit for commit, _, name in (line.partition(" ") for line in lines)}
-        if listed != refs:
+        listed = manifest.heads(self.clone.root, made)
+        if not listed.items() <= refs.items() or ("--not" not in which and listed != refs):
             moved = ", ".join(sorted(name for name, _ in {*listed.items()} ^ {*refs.items()})[:5])
             raise InfrastructureError(f"Git's refs moved while they were copied ({moved}). Run the same command again.")
         sha256, size = files.sha256(made), made.stat().st_size
@@ -191,7 +191,8 @@ class _Saving:
         path.parent.mkdir(exist_ok=True)
         os.replace(made, path)
         self._num_copied, self._copied_bytes = self._num_copied + 1, self._copied_bytes + size
-        return sha256, size, refs
+        left_out = {commit for name, commit in refs.items() if name not in listed}
+        return sha256, size, refs, sorted({*manifest.needs(path), *left_out})
 
     # -- files ---------------------------------------------------------------------------------
     def _take_all(self, sources: list[Source]) -> list[File]:
@@ -260,10 +261,22 @@ def _branch(clone: Clone) -> str | None:
 
 
 def _refs(clone: Clone) -> dict[str, str]:
+    """Branches, tags, the ledger, and the recorded runs."""
     form = "--format=%(refname) %(objectname)"
-    kinds = ("refs/heads", "refs/tags", "refs/exps", chain.REF)
-    lines = clone.git("for-each-ref", form, *kinds).splitlines()
-    return {"HEAD": clone.git("rev-parse", "HEAD"), **dict(line.split(" ") for line in lines)}
+    lines = clone.git("for-each-ref", form, "refs/heads", "refs/tags", chain.REF).splitlines()
+    if clone.is_guest:
+        runs = retention.ours(clone)
+    else:
+        runs = dict(line.split(" ") for line in clone.git("for-each-ref", form, "refs/exps").splitlines())
+    return {"HEAD": clone.git("rev-parse", "HEAD"), **dict(line.split(" ") for line in lines), **runs}
+
+
+def _elsewhere(clone: Clone, refs: dict[str, str]) -> list[str]:
+    """Leave out what a remote has, where the history is that of another program and not ours."""
+    if not clone.is_guest or not clone.git("for-each-ref", "--count=1", "refs/remotes"):
+        return []
+    left = clone.git("rev-list", "--count", *refs.values(), "--not", "--remotes")
+    return ["--not", "--remotes"] if int(left) else []
 
 
 def _hashes(path: Path) -> tuple[str, str]:

@@ -75,6 +75,11 @@ class Clone:
         return self.root / self.folder
 
     @property
+    def is_guest(self) -> bool:
+        """Whether agents lie in folders alone: the repository is that of another program."""
+        return "" not in workspace.folders(self.root)
+
+    @property
     def homes(self) -> list[Path]:
         """The folders of all agents of the workspace."""
         return [self.root / folder for folder in workspace.folders(self.root)]
@@ -107,7 +112,7 @@ class Clone:
     @property
     def mlruns(self) -> Path:
         """Where MLflow's store is. Where no agent is at the top, `mlruns/` may be the user's."""
-        return (self.root if "" in workspace.folders(self.root) else self.state) / "mlruns"
+        return (self.state if self.is_guest else self.root) / "mlruns"
 
     @property
     def dvc_cache(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from ladder_clone import Scripted
 
 from rft import commands
 from rft.errors import UserError
-from tasks import audit
+from tasks import audit, backup
 from tasks.audit import Question
 from tasks.ledger import book
 from tasks.runs import clone as clones
@@ -102,6 +103,71 @@ def test_a_forged_revision_leads_nowhere_outside(refunds: Scripted, folder: str)
     for read in (lambda: forged.folder, lambda: forged.file("params.yaml"), lambda: forged.outs):
         with pytest.raises(UserError, match="as its agent's folder: it was forged"):
             read()
+
+
+# -- back-up ---------------------------------------------------------------------------------------
+@pytest.fixture
+def with_origin(refunds: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """A program whose history is at its remote, with a promoted run of an agent, an edit of the
+    user's elsewhere, and an experiment that is none of ours."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (refunds.root / "history.bin").write_bytes(os.urandom(1 << 20))
+    refunds.git("add", "history.bin")
+    refunds.git("commit", "--quiet", "--message", "a large history")
+    refunds.git("clone", "--quiet", "--bare", ".", str(tmp_path / "origin.git"))
+    refunds.git("remote", "add", "origin", str(tmp_path / "origin.git"))
+    refunds.git("fetch", "--quiet", "origin")
+    record = ladder_clone.run_ladder(refunds)
+    assert people.approve(refunds.clone, record.name).promoted
+    theirs = refunds.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", "dvc: commit experiment 1a2b")
+    refunds.git("update-ref", f"refs/exps/{theirs[:2]}/{theirs[2:]}/brisk-owl", theirs)
+    (refunds.root / "app.py").write_text("print('of another program')\n")
+    (refunds.home / "notes.txt").write_text("of the agent\n")
+    return refunds
+
+
+@pytest.mark.slow
+def test_a_backup_holds_what_is_ours_and_a_reference_to_the_programs_history(
+    with_origin: Scripted, tmp_path: Path
+) -> None:
+    saved = backup.save(with_origin.clone, tmp_path / "saved", lambda *_: None).made
+    assert saved.git.needs
+    assert saved.git.size < 1 << 20, "the history is at the remote"
+    assert not any("brisk-owl" in name for name in saved.git.refs)
+    assert not any(file.path == "app.py" for file in saved.files)
+    assert any("outside of the agents' folders" in line for line in saved.left_out)
+
+    into = tmp_path / "restored"
+    backup.restore(tmp_path / "saved", into, lambda *_: None)
+    there = Clone(into, AGENTS[0])
+    assert records.load_all(there) == records.load_all(with_origin.clone)
+    assert book.read(there, reverify=True).state.champion("refunds") == 6
+    assert (there.home / "notes.txt").read_text() == "of the agent\n"
+    assert there.mlruns.joinpath("mlflow.db").exists()
+    assert there.git("rev-parse", "HEAD") == with_origin.git("rev-parse", "HEAD")
+    assert "theirs" not in there.git("for-each-ref")
+    told = audit.ask(there, Question("refunds@champion"), report_line=lambda _: None)
+    assert [link for link in told.links if link.state in ("altered", "missing")] == []
+
+
+@pytest.mark.slow
+def test_a_history_that_is_gone_is_asked_for(with_origin: Scripted, tmp_path: Path) -> None:
+    backup.save(with_origin.clone, tmp_path / "saved", lambda *_: None)
+    (tmp_path / "origin.git").rename(tmp_path / "moved.git")
+    into = tmp_path / "restored"
+    with pytest.raises(UserError, match=r"history is not in the back-up, and .*origin.git has not .*--repository PATH"):
+        backup.restore(tmp_path / "saved", into, lambda *_: None)
+    assert not into.exists()
+    backup.restore(tmp_path / "saved", into, lambda *_: None, str(tmp_path / "moved.git"))
+    assert book.read(Clone(into), reverify=True).state.champion("refunds") == 6
+
+
+@pytest.mark.slow
+def test_a_history_that_no_remote_has_is_in_the_backup(with_origin: Scripted, tmp_path: Path) -> None:
+    with_origin.git("remote", "remove", "origin")
+    assert backup.save(with_origin.clone, tmp_path / "saved", lambda *_: None).made.git.needs == []
+    backup.restore(tmp_path / "saved", tmp_path / "restored", lambda *_: None)
+    assert (tmp_path / "restored/history.bin").exists()
 
 
 # -- which agent -----------------------------------------------------------------------------------
