@@ -16,6 +16,7 @@ from rft import config, doctor
 from rft.doctor import Finding
 from rft.errors import InfrastructureError
 from tasks.ledger import book, chain, checks, keys, remote
+from tasks.runs import workspace
 from tasks.runs.clone import Clone
 
 PROBE = "rft-ledger-probe"
@@ -199,10 +200,9 @@ def test_doctor_makes_these_checks(
 
 def test_the_shipped_file_is_what_is_written(tmp_path: Path) -> None:
     """Beginning a ledger changes one line of it."""
-    shipped = (Path(__file__).resolve().parents[2] / remote.FILE).read_text()
-    (tmp_path / "infra").mkdir()
+    shipped = (Path(__file__).resolve().parents[2] / workspace.FILE).read_text()
     clone = Clone(tmp_path)
-    (tmp_path / remote.FILE).write_text(shipped)
+    (tmp_path / workspace.FILE).write_text(shipped)
     assert remote.shared(clone) == remote.Shared()
     remote.pin(clone, remote.Shared(), "a" * 64)
-    assert (tmp_path / remote.FILE).read_text() == shipped.replace("genesis: null", f"genesis: {'a' * 64}")
+    assert (tmp_path / workspace.FILE).read_text() == shipped.replace("genesis: null", f"genesis: {'a' * 64}")

@@ -404,7 +404,7 @@ def test_a_failure_before_there_was_a_run_and_settings_that_cannot_be_read(
     params = scripted.root / "params.yaml"
     scripted.set_params(run={"notify": {"webhook": webhook(receiver.url)}})
     whole = params.read_text()
-    unattended.remember(config.load(params))
+    unattended.remember({"": config.load(params)})
     asked = flow_run(window="data/inbox/*.jsonl", params="params.yaml", clean_only=True)
     dirty = UserError("the tree has uncommitted work (a.py), and a scheduled run takes none along. Commit it.")
     for text in (whole, whole.replace("gate:", "gaet:"), f"<<<<<<< HEAD\n{whole}"):
