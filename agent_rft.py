@@ -22,6 +22,7 @@ import os
 import runpy
 import site
 import sys
+from importlib.machinery import PathFinder
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ENGINE = "RFT_ENGINE"
@@ -55,13 +56,13 @@ def __getattr__(name: str) -> object:
     return retrain
 
 
-def _own_path(folder: str, *packages: str) -> None:
-    """Take foreign folders off the import path. Ends the process where a package of ours is
-    missing, or would come from elsewhere."""
+def _own_path(folder: str, *packages: str, on_path: bool = True) -> None:
+    """Take foreign folders off the import path, and put ours on it. Ends the process where a
+    package of ours is missing, or would come from elsewhere."""
     foreign = {os.path.realpath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     foreign |= {os.getcwd(), os.path.realpath(site.getusersitepackages())}
     kept = [place for place in sys.path if place and os.path.realpath(place) not in foreign - {folder}]
-    sys.path[:] = kept if folder in kept else [folder, *kept]
+    sys.path[:] = kept if folder in kept or not on_path else [folder, *kept]
     for package in packages:
         found = importlib.util.find_spec(package)
         file = os.path.realpath(found.origin) if found and found.origin else ""
@@ -73,7 +74,16 @@ def _own_path(folder: str, *packages: str) -> None:
             )
 
 
+class _Alone:
+    """Finds the engine, and nothing else that lies beside it. A child may run under an interpreter
+    of the user's (recipe.python), whose own packages come first."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        return PathFinder.find_spec(name, [HERE]) if name == "rft" else None
+
+
 if __name__ == "__main__":
-    _own_path(HERE, "rft")
+    sys.meta_path.insert(0, _Alone())  # type: ignore[arg-type]
+    _own_path(HERE, "rft", on_path=False)
     sys.argv.pop(0)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

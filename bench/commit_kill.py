@@ -139,7 +139,7 @@ def commit_kill(args: list[str]) -> Figure:
 
 def _prepared(folder: Path) -> Path:
     """A tree as a run has it, up to the examples; its stages are counted from here on."""
-    from rft import reports
+    from rft import config, reports
     from tasks.runs import engine
     from tests import ladder, tiny_recipe
 
@@ -168,7 +168,7 @@ def _prepared(folder: Path) -> Path:
     with ladder.inside(folder):
         reports.write(reports.Champion(), Path("data/champion/champion.json"))
         ladder.run("examples", settings)
-    engine.write(folder, folder / "recipes/tiny", folder / ".rft")
+    engine.write(folder, config.Recipe(path=str(folder / "recipes/tiny")), folder / ".rft")
     return folder
 
 

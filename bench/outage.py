@@ -211,6 +211,7 @@ class Training:
 
 
 def _training(folder: Path, ours: Path, url: str, name: str) -> Training:
+    from rft import config
     from tasks.runs import engine
     from tests import ladder
 
@@ -219,7 +220,7 @@ def _training(folder: Path, ours: Path, url: str, name: str) -> Training:
     raw = settings.model_dump(mode="json", by_alias=True)
     raw["tools"] |= {"server_url": url, "version": "1"}
     (folder / name / "params.yaml").write_text(yaml.safe_dump(raw))
-    engine.write(folder / name, ours, folder / "state")
+    engine.write(folder / name, config.Recipe(path=str(ours)), folder / "state")
     return Training(folder / name)
 
 

@@ -139,13 +139,14 @@ def _differing(whole: Path, other: Path) -> list[str]:
 
 
 def _prepared(folder: Path, ours: Path, name: str) -> Path:
+    from rft import config
     from tasks.runs import engine
     from tests import ladder
 
     shutil.copytree(folder / "stages" / "data", folder / name / "data")
     settings = ladder.params(ours, train=TRAIN, rollout={"deterministic": True})
     (folder / name / "params.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", by_alias=True)))
-    engine.write(folder / name, ours, folder / "state")
+    engine.write(folder / name, config.Recipe(path=str(ours)), folder / "state")
     return folder / name
 
 

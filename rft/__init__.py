@@ -23,6 +23,7 @@ checks that.
     schema, normal_form        JSON schemas and letters that others wrote
     threads                    how many processors there are for us, and for a model
     lines, bm25                the lines that a stage prints for its driver; search by words
+    sources                    what a recipe imports from outside of its folder
     commands                   commands in messages, ready to paste
     progress, stopping         a stage's work until its files are safe; stopping on request
     engine                     which engine and packages a stage is to run with, as hashes

@@ -47,13 +47,14 @@ def stage(name: str) -> str:
     return command("run") if name == "challenger" else command("stage", name)
 
 
-def toolserver(folder: Path) -> str:
+def toolserver(folder: Path, python: str | None = None, sources: Iterable[str] = ()) -> str:
     """Serve a recipe's tools by hand. In place of a folder in a run's worktree, which is gone when
     the message is read, name the clone's own."""
     worktrees = files.state().resolve() / "worktrees"
     if folder.is_relative_to(worktrees):
         folder = worktrees.parent.parent.joinpath(*folder.relative_to(worktrees).parts[1:])
-    return command("serve-tools", str(folder))
+    more = [word for source in sources for word in ("--source", source)]
+    return command("serve-tools", str(folder), *(["--python", python] if python else []), *more)
 
 
 def rollback(agent: str) -> str:

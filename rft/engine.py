@@ -3,7 +3,8 @@
 A run is reproducible only with the code that made it, and the engine may be installed or a clone.
 So it enters a run as a file, which the stage depends on like on any other:
 
-    data/engine/STAGE.json   the modules that the stage can load, each with its SHA-256
+    data/engine/STAGE.json   the modules that the stage can load, each with its SHA-256; and as
+                             `recipe:PATH` what its recipe imports from elsewhere (recipe.sources)
     data/engine/PINS.json    the installed versions of the packages that decide numbers
 
 The flow writes them when a run begins, and `rft engine` for `dvc repro` by hand (tasks/runs/
@@ -19,12 +20,14 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-from rft import commands, files, needs, stopping
+from rft import commands, files, needs, sources, stopping
 from rft.errors import UserError
 from rft.process import ROOT
 
 FOLDER = "RFT_ENGINE"
 """The environment variable that names the folder of a run's engine (agent_rft.py)."""
+THEIRS, PYTHON = "recipe:", "recipe:python"
+"""What stands before a path of `recipe.sources`; the packages of `recipe.python`, as one hash."""
 DECIDING = (
     "accelerate", "datasketch", "great-expectations", "Jinja2", "jsonschema-rs", "msgspec", "nltk", "numpy", "pandas",
     "peft", "pyarrow", "pyspark", "rapidfuzz", "rouge-score", "safetensors", "scipy", "tokenizers", "torch",
@@ -58,7 +61,7 @@ def check(stage: str) -> None:
     wanted = os.environ.get(FOLDER)
     if wanted and not Path(wanted).resolve().samefile(ROOT):
         raise UserError(f"stage {stage} is to run with the engine in {wanted}, but Python imported that in {ROOT}")
-    changed = [name for name, sha256 in _read(own).items() if _sha256(ROOT / name) != sha256]
+    changed = changed_modules(_read(own), ROOT, sources.top(Path.cwd()))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(f"{own}: the engine in {ROOT} is another one: {', '.join(changed[:3])}{more}. {_remedy()}")
@@ -67,6 +70,15 @@ def check(stage: str) -> None:
         names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
         told = ", ".join(f"{name} {was.get(name, 'missing')} -> {now.get(name, 'missing')}" for name in names[:3])
         raise UserError(f"{packages}: other packages are installed now: {told}. {_remedy()}")
+
+
+def changed_modules(hashes: dict[str, str], root: Path, above: Path) -> list[str]:
+    """Return the names of what has other bytes, in the engine at `root` and in the repository."""
+
+    def place(name: str) -> Path:
+        return above / name.removeprefix(THEIRS) if name.startswith(THEIRS) else root / name
+
+    return [name for name, sha256 in hashes.items() if name != PYTHON and _sha256(place(name)) != sha256]
 
 
 def _remedy() -> str:

@@ -39,8 +39,9 @@ alone loads one, by path.
     params.yaml         the template of a run's configuration
 
 The folder is imported as a package, `recipe_<name>`. Its files may import one another
-(`from .codes import ...`) and otherwise only `rft`. What most recipes need can be imported from
-here: `Conversation`, `Example`, `Message`, `Rollout` and `ToolError`.
+(`from .codes import ...`), what `recipe.sources` names (rft/sources.py), and otherwise only `rft`.
+What most recipes need can be imported from here: `Conversation`, `Example`, `Message`, `Rollout`
+and `ToolError`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rft import config, reports, rows
+from rft import config, reports, rows, sources
 from rft.config import graders
 from rft.config.graders import Grader as Grader
 from rft.errors import ConfigError, InfrastructureError, RftError, UserError
@@ -100,6 +101,10 @@ class Recipe:
     options: BaseModel
     keys: config.Keys = field(default_factory=config.Keys)
     """The keys of a row's id, target and slice."""
+    python: str | None = None
+    """The interpreter under which tools.py runs; None: this one (rft/tools/interpreter.py)."""
+    sources: tuple[str, ...] = ()
+    """What it imports from outside of its folder (rft/sources.py)."""
 
     @property
     def name(self) -> str:
@@ -280,6 +285,7 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     if not (folder / "examples.py").exists():
         remedy = "Name a recipe's folder; `rft new` makes one."
         raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. {remedy}")
+    sources.place(section.sources, sources.top(folder))
     module = _imported(folder, "examples")
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
@@ -288,7 +294,13 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     if model.model_config.get("extra") != "forbid":
         remedy = "Add model_config = ConfigDict(extra='forbid')."
         raise ConfigError(f"{folder}/examples.py: Options must forbid unknown keys. {remedy}")
-    return Recipe(folder, config.parse(section.options, "params.yaml: recipe.options", model), keys or config.Keys())
+    return Recipe(
+        folder,
+        config.parse(section.options, "params.yaml: recipe.options", model),
+        keys or config.Keys(),
+        section.python,
+        tuple(section.sources),
+    )
 
 
 _PACKAGE = "recipe_"

@@ -9,7 +9,7 @@ import pytest
 from ladder_clone import Scripted
 
 from rft import __main__ as stages
-from rft import files, reports, stage_files
+from rft import config, files, reports, stage_files
 from rft.errors import RftError
 from tasks.runs import by_hand, engine
 from tests import tiny_recipe
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     test.parent.mkdir(parents=True)
     test.write_text(ROW, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    engine.write(tmp_path, made, tmp_path / "state")
+    engine.write(tmp_path, config.Recipe(path=str(made)), tmp_path / "state")
     return tmp_path
 
 
@@ -51,7 +51,6 @@ def test_rft_stage_refuses_and_leaves_the_stage_folder_alone(run_by_hand: Script
     clone = run_by_hand.clone
     stage_folder = clone.root / stage_files.folder("challenger")
     before = {path.name: path.read_bytes() for path in stage_folder.iterdir()}
-    from rft import config
 
     with pytest.raises(RftError, match="the test examples stay closed"):
         by_hand.run_stage(clone, config.load(clone.root / "params.yaml"), "challenger")

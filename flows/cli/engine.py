@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     place = clone.enter()
     params = settings.resolve(place, options.params, options.overrides)
     runs.refuse_missing_recipe(place, params)
-    changed = engine.write(place.home, place.home / params.recipe.path, place.state)
+    changed = engine.write(place.home, params.recipe, place.state)
     print_line(f"Engine: {engine.folder(place.root)}")
     print_line(f"Written: {', '.join(changed) if changed else 'nothing, it is that of data/engine already'}")
     return 0

@@ -17,6 +17,7 @@ import ipaddress
 import os
 
 from rft.errors import UserError
+from rft.tools import interpreter
 from rft.tools import server as toolserver
 
 
@@ -30,6 +31,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         default="{}",
         metavar="JSON",
         help="tools.state of params.yaml, such as '{\"ttl_s\": 600}' (default: {})",
+    )
+    parser.add_argument("--python", metavar="FILE", help="recipe.python of params.yaml: the interpreter that runs it")
+    parser.add_argument(
+        "--source", action="append", default=[], metavar="PATH", help="one of recipe.sources; repeatable"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", default=0, type=_port, help="port to listen on (default: 0, any free port)")
@@ -48,7 +53,12 @@ def run(options: argparse.Namespace) -> int:
             f"--host {options.host} lets other machines call these tools. "
             f"Set {toolserver.KEY} to a key that they must send, or leave --host out."
         )
-    toolserver.run(options.recipe, options.options, options.host, options.port, options.state)
+    if options.python is not None:
+        where = ("--host", options.host, "--port", str(options.port), "--options", options.options)
+        sources = [word for source in options.source for word in ("--source", source)]
+        command = interpreter.command(options.python, options.recipe, *where, "--state", options.state, *sources)
+        os.execv(command[0], command)
+    toolserver.run(options.recipe, options.options, options.host, options.port, options.state, options.source)
     return 0
 
 

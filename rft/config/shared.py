@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rft.config import response_format
-from rft.config.section import Section
+from rft.config.section import Grown, Section
 
 
-class Recipe(Section):
+class Recipe(Grown):
     """The agent to retrain."""
+
+    LATER: ClassVar[tuple[str, ...]] = ("python", "sources")
 
     path: str = "recipes/icd10"
     """Folder of the recipe, with the agent's examples, tools, grader and prompts."""
     options: dict[str, Any] = {}
     """The recipe's own settings. Class `Options` in its examples.py defines the keys."""
+    python: str | None = None
+    """The interpreter under which tools.py and `grade` run: a path, from the top of the clone where
+    it is relative, or a name in PATH. null: agent-rft's own. It needs aiohttp, pydantic, pyyaml and
+    rfc8785 beside your packages (docs/workspace.md)."""
+    sources: list[str] = []
+    """Files and folders of the repository that the recipe imports, from its top, such as
+    src/refunds. They travel into a run, and stages depend on them."""
 
 
 class Traits(Section):

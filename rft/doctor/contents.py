@@ -19,7 +19,7 @@ from rft.grading import margins
 from rft.rollouts.prompting import too_many_turns
 from rft.rollouts.serving import without_verify
 from rft.stages import examples
-from rft.tools.server import TRACE_ID, asks_for
+from rft.tools.signatures import TRACE_ID, described, schemas
 from rft.types import Example
 
 
@@ -81,8 +81,7 @@ def _keys(setup: Setup) -> Iterator[Finding]:
 
 def _unequal(setup: Setup) -> Iterator[Finding]:
     """Warn of functions that take the trace id, which is new in every run."""
-    functions = [*setup.recipe.tools, *([setup.recipe.grade] if setup.recipe.grade else [])]
-    if asking := [function.__name__ for function in functions if TRACE_ID in asks_for(function)]:
+    if asking := [name for name, asked in described(setup.recipe).asks.items() if TRACE_ID in asked]:
         yield warn(
             f"{setup.recipe.folder}/tools.py: {', '.join(asking)} asks for the trace id, which is new in every run: "
             "equal seeds give equal bytes only where it does not show in what these return",
@@ -128,7 +127,7 @@ def _routes(setup: Setup) -> Iterator[Finding]:
     """A row may bring a tool's schema; its address comes from the recipe or from params.yaml."""
     tools = setup.params.tools
     named = {_name(tool) for found in setup.rows.values() for row in found for tool in row.tools or ()}
-    own = {function.__name__ for function in setup.recipe.tools}
+    own = {_name(tool) for tool in schemas(setup.recipe)}
     routes = own | {endpoint.name for endpoint in tools.endpoints}
     lost = sorted(named - routes)
     if lost and not tools.mcp:  # what an MCP server lists is seen when it is asked

@@ -28,7 +28,7 @@ from rft.grading.judge import TokenUsage
 from rft.rollouts.log import LogRow
 from rft.rollouts.transcript import dialogue
 from rft.tools.lifetime import running
-from rft.tools.signatures import ROLLOUT, asks_for
+from rft.tools.signatures import ROLLOUT, described
 from rft.types import (
     INFRASTRUCTURE,
     Example,
@@ -119,7 +119,7 @@ def _endpoint(grader: recipe.Grader, params: config.Params) -> Iterator[ToolEndp
         yield ToolEndpoint("")
         return
     loaded = recipe.load(params.recipe)
-    if loaded.grade is not None and ROLLOUT in asks_for(loaded.grade):
+    if ROLLOUT in described(loaded).asks.get("grade", []):
         what = f"{loaded.folder}/tools.py: grade(sample, item, rollout) looks at the rollout's state"
         raise UserError(f"{what}, which a log does not hold. Only a grader without it can grade stored rollouts again.")
     with running(loaded, params.tools) as endpoint:

@@ -71,7 +71,10 @@ def without_verify(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     `verify` to choose it."""
     missing = f"{recipe.folder}/tools.py has no verify(messages, sample), which chooses the rollout to serve"
     write = "Write it, to return a finite number, the higher the better"
-    if recipe.verify is not None:
+    if recipe.python is not None:
+        missing = "recipe.python runs tools.py in a process of its own, where no verify(messages, sample) is asked yet"
+        write = "Leave recipe.python out"
+    elif recipe.verify is not None:
         return
     if params.policy.serve.method == "best_of_n":
         yield f"params.yaml: policy.serve.method = best_of_n, but {missing}", f"{write}, or choose another method."

@@ -32,11 +32,13 @@ import httpx
 
 from rft import commands, config, files, secrets
 from rft.errors import ConfigError, InfrastructureError
-from rft.process import last_output, module_command, tail
+from rft.process import last_output, tail
 from rft.recipe import Recipe
 from rft.secrets import Secrets
+from rft.tools import interpreter
 from rft.tools import local as local_tools
 from rft.tools.server import KEY
+from rft.tools.signatures import described
 from rft.wire import headers
 from rft.wire.client import ToolEndpoint, http_address
 
@@ -55,13 +57,17 @@ def log_of(recipe: Recipe) -> Path:
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
     """Raises InfrastructureError when the server does not start or answer, or dies in the block."""
     local_tools.check(tools)
-    _check_state(recipe, tools)
+    if recipe.python is not None and tools.where == "local":
+        what = f"tools.where = 'local' calls functions here, and recipe.python = {recipe.python!r} runs them elsewhere"
+        raise ConfigError(f"params.yaml: {what}. Set tools.where to http.")
+    keeps_state = described(recipe).keeps_state
+    _check_state(recipe, tools, keeps_state)
     static, sent = headers.resolve(tools.headers, "params.yaml (tools.headers)")
     if tools.server_url is not None:
         yield _external(tools.server_url, static, sent, tools.timeout_s)
         return
     with tempfile.TemporaryFile() as output:
-        process = _Process(recipe, output, tools.state)
+        process = _Process(recipe, output, tools.state, keeps_state)
         try:
             sent |= Secrets(process.headers.values())
             endpoint = ToolEndpoint(
@@ -70,7 +76,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
                 process.raise_if_dead,
                 sent,
                 process.last_output,
-                keeps_state=recipe.setup is not None,
+                keeps_state=keeps_state,
             )
             try:
                 yield endpoint
@@ -83,12 +89,12 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
             process.keep_log()
 
 
-def _check_state(recipe: Recipe, tools: config.Tools) -> None:
+def _check_state(recipe: Recipe, tools: config.Tools, keeps_state: bool) -> None:
     """Raises ConfigError for state that nobody would keep."""
-    if recipe.setup is not None and tools.where == "local" and tools.server_url is None:
+    if keeps_state and tools.where == "local" and tools.server_url is None:
         what = f"{recipe.folder}/tools.py keeps state for each rollout (setup), which workers do not share"
         raise ConfigError(f"params.yaml: tools.where = 'local': {what}. Set it to http.")
-    if tools.state != config.RolloutState() and (recipe.setup is None or tools.server_url is not None):
+    if tools.state != config.RolloutState() and (not keeps_state or tools.server_url is not None):
         why = f"{recipe.folder}/tools.py has no setup(rollout)"
         if tools.server_url is not None:
             why = "the server at tools.server_url keeps its own"
@@ -111,15 +117,16 @@ class _Process:
     """The recipe's server. Its output goes to a file without a name, which is read with `pread`:
     that leaves the writer's position alone."""
 
-    def __init__(self, recipe: Recipe, output: IO[bytes], state: config.RolloutState) -> None:
+    def __init__(self, recipe: Recipe, output: IO[bytes], state: config.RolloutState, keeps_state: bool) -> None:
         self._recipe = recipe
-        self._stops_in_s = STOP_DEADLINE_S + (state.teardown_s if recipe.setup else 0.0)
+        self._stops_in_s = STOP_DEADLINE_S + (state.teardown_s if keeps_state else 0.0)
         self._output = output
         self._stopped = False
         key = token_urlsafe(32)
         secrets.add(KEY, key)
         self.headers = {"Authorization": f"Bearer {key}"}
-        command = module_command("rft.tools.server", str(recipe.folder))
+        sources = [word for source in recipe.sources for word in ("--source", source)]
+        command = interpreter.command(recipe.python, str(recipe.folder), *sources)
         options = recipe.options.model_dump_json(by_alias=True)
         self._process = subprocess.Popen(
             [*command, "--options", options, "--state", state.model_dump_json(), "--parent", str(os.getpid())],
@@ -171,9 +178,10 @@ class _Process:
         self._process.wait()
 
     def _trouble(self, what: str) -> InfrastructureError:
+        alone = commands.toolserver(self._recipe.folder, self._recipe.python, self._recipe.sources)
         return InfrastructureError(
             f"the tool server of {self._recipe.folder} {what}.\n{last_output(self.last_output())}\n"
-            f"Try it alone: {commands.toolserver(self._recipe.folder)}; then run the stage again."
+            f"Try it alone: {alone}; then run the stage again."
         )
 
     def last_output(self) -> str:

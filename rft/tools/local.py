@@ -195,7 +195,8 @@ class _Worker:
         await self._reap()
         if self._output.closed:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        command = module_command("rft.tools.local", str(self._recipe.folder))
+        sources = [word for source in self._recipe.sources for word in ("--source", source)]
+        command = module_command("rft.tools.local", str(self._recipe.folder), *sources)
         options = self._recipe.options.model_dump_json(by_alias=True)
         self._process = await asyncio.create_subprocess_exec(
             *(*command, "--options", options, "--parent", str(os.getpid())),
@@ -292,6 +293,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")
+    parser.add_argument("--source", action="append", default=[], metavar="PATH")
     parser.add_argument("--parent", type=int, required=True, metavar="PID")
     args = parser.parse_args(argv)
     die_with(args.parent)
@@ -300,7 +302,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     try:
-        settings = {"path": args.recipe, "options": json.loads(args.options)}
+        settings = {"path": args.recipe, "options": json.loads(args.options), "sources": args.source}
         _work(load(config.parse(settings, "--options", config.Recipe)), requests, replies)
     except RftError as error:
         print(error, file=sys.stderr)

@@ -32,7 +32,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from rft import config
 from rft.errors import InfrastructureError, RftError, ToolError, UserError
 from rft.process import die_with
 from rft.recipe import Recipe, load
-from rft.tools.signatures import CALL_ID, ITEM, ROLLOUT, TRACE_ID, arguments_model, asks_for, name_of
+from rft.tools.signatures import CALL_ID, ITEM, ROLLOUT, TRACE_ID, arguments_model, asks_for, describe, name_of
 from rft.tools.states import States
 
 KEY = "RFT_TOOL_KEY"
@@ -239,14 +239,25 @@ async def serve(served: web.Application, host: str, port: int, listening: Callab
         await runner.cleanup()
 
 
-def run(folder: str, options: str, host: str = "127.0.0.1", port: int = 0, state: str = "{}") -> None:
+def run(
+    folder: str,
+    options: str,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    state: str = "{}",
+    sources: Sequence[str] = (),
+) -> None:
     """Serve the recipe of `folder` until a signal ends it, and print `listening HOST:PORT` when
     ready. `options` and `state` (tools.state) are JSON."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     limits = config.parse(_json(state, "--state"), "--state", config.RolloutState)
-    named = {"path": folder, "options": _json(options, "--options")}
-    served = app(load(config.parse(named, "--options", config.Recipe)), limits)
+    served = app(_loaded(folder, options, sources), limits)
     asyncio.run(serve(served, host, port, lambda port: print(f"listening {host}:{port}", flush=True)))
+
+
+def _loaded(folder: str, options: str, sources: Sequence[str]) -> Recipe:
+    named = {"path": folder, "options": _json(options, "--options"), "sources": list(sources)}
+    return load(config.parse(named, "--options", config.Recipe))
 
 
 def _json(text: str, where: str) -> Any:
@@ -262,6 +273,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")
     parser.add_argument("--state", default="{}", metavar="JSON", help="tools.state of params.yaml")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--source", action="append", default=[], metavar="PATH", help="one of recipe.sources")
+    parser.add_argument("--describe", action="store_true", help="print what tools.py offers, as JSON, and end")
     parser.add_argument(
         "--parent", type=int, metavar="PID", help="end when this process, which must be the parent, ends"
     )
@@ -269,7 +284,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.parent is not None:
         die_with(args.parent)
     try:
-        run(args.recipe, args.options, state=args.state)
+        if args.describe:
+            print(describe(_loaded(args.recipe, args.options, args.source)).model_dump_json())
+            return 0
+        run(args.recipe, args.options, args.host, args.port, args.state, args.source)
     except RftError as error:
         print(error, file=sys.stderr)
         return error.exit_code

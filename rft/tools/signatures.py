@@ -15,6 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from rft.errors import UserError
 from rft.recipe import Recipe
+from rft.tools import interpreter
+from rft.tools.interpreter import Described
 
 ITEM, TRACE_ID, ROLLOUT, CALL_ID = GIVEN = ("item", "trace_id", "rollout", "call_id")
 """Arguments that a tool gets from us and not from the policy: the example's row, the rollout's
@@ -44,7 +46,28 @@ def schema(function: Callable[..., Any]) -> dict[str, Any]:
 
 def schemas(recipe: Recipe) -> list[dict[str, Any]]:
     """Make the Chat-Completions tools of a recipe, in its order."""
-    return [schema(function) for function in recipe.tools]
+    return described(recipe).schemas
+
+
+def described(recipe: Recipe) -> Described:
+    """Say what a recipe's tools.py offers, under whichever interpreter it runs."""
+    if recipe.python is None:
+        return describe(recipe)
+    options = recipe.options.model_dump_json(by_alias=True)
+    return interpreter.described(recipe.python, recipe.folder, options, recipe.sources)
+
+
+def describe(recipe: Recipe) -> Described:
+    """Read it here."""
+    functions = {name_of(function): function for function in recipe.tools}
+    if recipe.grade is not None:
+        functions["grade"] = recipe.grade
+    return Described(
+        schemas=[schema(function) for function in recipe.tools],
+        asks={name: asks_for(function) for name, function in functions.items()},
+        keeps_state=recipe.setup is not None,
+        verifies=recipe.verify is not None,
+    )
 
 
 def asks_for(function: Callable[..., Any]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from rft import engine as rft_engine
 from rft import files, needs, reports, stage_files
 from rft.formatting import counted
 from rft.process import ROOT
@@ -28,7 +29,13 @@ def verify(run: Recorded, stage: str) -> str:
     own, pins = needs.engine(stage)
     modules = _read(run, own)
     tool = _packages(run, _read(run, pins))
+    theirs = {name: modules.pop(name) for name in [*modules] if name.startswith(rft_engine.THEIRS)}
+    theirs.pop(rft_engine.PYTHON, None)  # of an interpreter that may be elsewhere
+    above = {name: name.removeprefix(rft_engine.THEIRS) for name in theirs}
+    if changed := [above[name] for name, sha256 in theirs.items() if _recorded_sha256(run, above[name]) != sha256]:
+        raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, by {own}")
     told = f"{counted(len(modules), 'module')} of the engine hashed again"
+    told += f" and {counted(len(theirs), 'file')} that the recipe imports" if theirs else ""
     if engine.START in run.everything:
         changed = [name for name, sha256 in modules.items() if _recorded_sha256(run, name) != sha256]
         if changed:

@@ -45,7 +45,7 @@ def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
                 and (clone.home / path).exists()
             ):
                 _copy(clone.home / path, tree / path)
-        engine.write(tree, tree / params.recipe.path, clone.state)
+        engine.write(tree, params.recipe, clone.state)
         outcome = repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, name)
     return outcome
@@ -74,7 +74,7 @@ def measure(
         reports.write_lines((row.line for row in rows), tree / stage_files.examples_file("validation"))
         reports.write_json(params.examples.keys.model_dump(), tree / stage_files.KEYS)
         served.place(tree)
-        engine.write(tree, tree / params.recipe.path, clone.state)
+        engine.write(tree, params.recipe, clone.state)
         for name in ("policy", "baseline"):
             repro.repro(tree, name, clone.state, log=clone.log("by-hand", name))
         _keep(clone, tree, "baseline")
@@ -113,7 +113,9 @@ def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
             if name == "traffic":
                 params, inputs = runs.with_inputs(clone, params)
             out = map(clone.from_the_top, [*inputs, *windows.inside(clone, params.traffic.file)])
-            tree = runs.lay_out(clone, worktree, clone.git("rev-parse", "HEAD"), edits.find(clone, out), inputs)
+            tree = runs.lay_out(
+                clone, worktree, clone.git("rev-parse", "HEAD"), edits.find(clone, out, params.recipe.sources), inputs
+            )
             source.write(source.resolve(params.policy, clone.home, clone.state), tree)
             runs.write_params(tree / "params.yaml", params.model_dump(mode="json", by_alias=True))
             yield tree

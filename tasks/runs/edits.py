@@ -56,10 +56,11 @@ class Edits:
         return self.sha256 is not None
 
 
-def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
-    """Find all edits but `inputs`, which come by another way: their paths from the top. Raises
-    UserError for what cannot travel: a nested repository, a file too large."""
-    paths = (*scope(clone), *_excluded(_OF_LEDGER, *map(clone.from_the_top, _NOT_EDITS), *inputs))
+def find(clone: Clone, inputs: Iterable[str] = (), sources: Iterable[str] = ()) -> Edits:
+    """Find all edits but `inputs`, which come by another way: their paths from the top. `sources`:
+    recipe.sources. Raises UserError for what cannot travel: a nested repository, a file too
+    large."""
+    paths = (*scope(clone, sources), *_excluded(_OF_LEDGER, *map(clone.from_the_top, _NOT_EDITS), *inputs))
     diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
     patch = git_bytes(clone.root, *diff, "--binary", "--full-index", "--", *paths)
     changed = _names(git_bytes(clone.root, *diff, "--name-only", "-z", "--", *paths))
@@ -79,6 +80,18 @@ def find(clone: Clone, inputs: Iterable[str] = ()) -> Edits:
     return Edits(patch, changed, untracked, digest.hexdigest() if changed or untracked else None)
 
 
+def refuse_filtered(clone: Clone, sources: Iterable[str] = ()) -> None:
+    """Raise UserError for a file of the agent that Git keeps by a filter, such as LFS: none runs in
+    a worktree, so that a stage would read a pointer in place of the file."""
+    listed = ("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *scope(clone, sources))
+    told = git_bytes(clone.root, "check-attr", "-z", "--stdin", "filter", given=git_bytes(clone.root, *listed))
+    words = told.decode("utf-8", "surrogateescape").split("\0")
+    for name, value in zip(words[::3], words[2::3], strict=False):
+        if value not in ("unspecified", "unset", "set"):
+            what = f"{name}: Git keeps it by a filter ({value}), and none runs in the worktree of a run"
+            raise UserError(f"{what}. Take it out of .gitattributes, or let DVC keep it: dvc add {name}")
+
+
 def between(clone: Clone, before: str, after: str, folder: str = "") -> Edits:
     """The edits that a recorded run took along: what its commit `after` holds and the commit that
     it began at does not. A run's inputs are in neither. What a stage left in the worktree, and Git
@@ -91,15 +104,16 @@ def between(clone: Clone, before: str, after: str, folder: str = "") -> Edits:
     return Edits(patch, changed, (), hashlib.sha256(patch).hexdigest() if changed else None)
 
 
-def scope(clone: Clone) -> tuple[str, ...]:
-    """List, as Git takes them, the paths on which a run of the agent may depend: its folder; in a
-    clone of agent-rft also the engine. What lies elsewhere in the repository is others'."""
+def scope(clone: Clone, sources: Iterable[str] = ()) -> tuple[str, ...]:
+    """List, as Git takes them, the paths on which a run of the agent may depend: its folder and
+    what its recipe imports; in a clone of agent-rft also the engine. What lies elsewhere in the
+    repository is others'."""
     others = [folder for folder in workspace.folders(clone.root) if folder != clone.folder]
     if clone.folder == "":
         return (".", *_excluded(workspace.FILE, *others))
     inner = [folder for folder in others if folder.startswith(f"{clone.folder}/")]
     own = engine.PARTS if (clone.root / engine.START).exists() else ()
-    return (*(f":(literal){path}" for path in (clone.folder, *own)), *_excluded(*inner))
+    return (*(f":(literal){path}" for path in (clone.folder, *own, *sources)), *_excluded(*inner))
 
 
 def _excluded(*paths: str) -> Iterator[str]:
@@ -133,10 +147,10 @@ def refuse_secrets(tree: Path, names: Iterable[str], secrets: dict[str, str]) ->
                 )
 
 
-def recorded_files(clone: Clone, worktree: Path) -> tuple[str, ...]:
+def recorded_files(clone: Clone, worktree: Path, sources: Iterable[str] = ()) -> tuple[str, ...]:
     """The files that a snapshot of this worktree would hold, as far as they are the agent's."""
     listed = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    return _names(git_bytes(worktree, *listed, "--", *scope(clone)))
+    return _names(git_bytes(worktree, *listed, "--", *scope(clone, sources)))
 
 
 def _names(listing: bytes) -> tuple[str, ...]:

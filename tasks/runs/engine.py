@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rft import engine, files, needs
+from rft import config, engine, files, needs, sources
 from rft.process import ROOT
+from rft.tools import interpreter
 from tasks import dependencies
 
 START = "agent_rft.py"
@@ -28,11 +29,24 @@ def folder(place: Path) -> Path:
     return top if (top / START).exists() else ROOT
 
 
-def write(place: Path, recipe: Path, state: Path) -> list[str]:
+def write(place: Path, recipe: config.Recipe, state: Path) -> list[str]:
     """Write the files below an agent's folder, in a worktree or not. Return those that changed."""
-    found = {needs.engine(stage)[0]: hashes for stage, hashes in _hashes(folder(place), recipe, state).items()}
+    theirs = _theirs(place, recipe)
+    found: dict[str, dict[str, str]] = {}
+    for stage, hashes in _hashes(folder(place), place / recipe.path, state).items():
+        found[needs.engine(stage)[0]] = hashes | (theirs if needs.RECIPE in needs.NEEDS[stage].files else {})
     found[needs.PINS] = engine.pins()
     return [name for name, content in found.items() if _write(content, place / name)]
+
+
+def _theirs(place: Path, recipe: config.Recipe) -> dict[str, str]:
+    """What the recipe imports from elsewhere: each file of its sources, and the packages of its own
+    interpreter, as one hash."""
+    listed = sources.listed(recipe.sources, sources.top(place))
+    found = {f"{engine.THEIRS}{path}": files.sha256(file) for path, file in listed.items()}
+    if recipe.python is not None:
+        found[engine.PYTHON] = files.digest(interpreter.facts(recipe.python))
+    return found
 
 
 def _hashes(root: Path, recipe: Path, state: Path) -> dict[str, dict[str, str]]:

@@ -47,6 +47,18 @@ def git(where: Path, *arguments: str, given: bytes | None = None, index: Path | 
     return git_bytes(where, *arguments, given=given, index=index).decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
+def unfiltered(where: Path) -> list[str]:
+    """Return options for Git with which no filter of the user runs, such as LFS's: in a worktree of
+    ours they would fetch what no stage reads."""
+    try:
+        listed = git(where, "config", "--name-only", "--get-regexp", r"^filter\.").splitlines()
+    except GitError:  # there is none
+        return []
+    names = {name.removeprefix("filter.").rpartition(".")[0] for name in listed}
+    off = ("smudge=", "clean=", "process=", "required=false")
+    return [word for name in sorted(names) for each in off for word in ("-c", f"filter.{name}.{each}")]
+
+
 def git_bytes(
     where: Path,
     *arguments: str,

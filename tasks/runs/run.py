@@ -33,19 +33,20 @@ from typing import Any
 import psutil
 import yaml
 
-from rft import commands, config, files, needs, reports, secrets, stage_files, stopping
+from rft import commands, config, files, needs, reports, secrets, sources, stage_files, stopping
 from rft.errors import RftError, Stopped, UserError
 from rft.grading import margins
 from rft.models import source
 from rft.models.source import Resolved
 from rft.reports import Model, Registration
+from rft.tools import interpreter
 from tasks.runs import edits as user_edits
 from tasks.runs import engine, environment, records, windows
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.dvc_process import Loaded
 from tasks.runs.edits import Edits
-from tasks.runs.git import GitError, git
+from tasks.runs.git import GitError, git, unfiltered
 from tasks.runs.records import RunRecord, State
 
 _NEW_REF = "0" * 40
@@ -172,7 +173,9 @@ def plan(
     if code is not None and code.revision is not None:
         carried = user_edits.between(clone, code.commit, code.revision, code.folder)
         return Plan(code.commit, carried, params, inputs, served, base)
-    edits = user_edits.find(clone, map(clone.from_the_top, [*inputs, *windows.inside(clone, params.traffic.file)]))
+    user_edits.refuse_filtered(clone, params.recipe.sources)
+    outside = map(clone.from_the_top, [*inputs, *windows.inside(clone, params.traffic.file)])
+    edits = user_edits.find(clone, outside, params.recipe.sources)
     if clean_only and edits.dirty:
         raise UserError(
             f"the tree has uncommitted work ({', '.join((*edits.changed, *edits.untracked)[:5])}), and a scheduled "
@@ -186,6 +189,9 @@ def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
     if not (folder / "examples.py").exists():
         remedy = f"Name a recipe's folder, or make one: {commands.command('new', params.recipe.path)}"
         raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. {remedy}")
+    sources.listed(params.recipe.sources, clone.root)
+    if params.recipe.python is not None:
+        interpreter.facts(params.recipe.python)
 
 
 def with_inputs(
@@ -222,7 +228,7 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
             environment.record(run.tree, records.now())
             # anew in an adopted run: the engine may have been upgraded meanwhile, and stages that
             # can load what changed run again
-            engine.write(run.tree, run.tree / what.params.recipe.path, clone.state)
+            engine.write(run.tree, what.params.recipe, clone.state)
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
             yield run
@@ -379,7 +385,7 @@ def _prepare(clone: Clone, worktree: Path, what: Plan) -> None:
     raw = what.params.identity()
     write_params(tree / "params.yaml", raw)
     secret = user_edits.declared_secrets(what.params.model_dump())  # those of section `run` too
-    user_edits.refuse_secrets(worktree, user_edits.recorded_files(clone, worktree), secret)
+    user_edits.refuse_secrets(worktree, user_edits.recorded_files(clone, worktree, what.params.recipe.sources), secret)
     what.served.place(tree)
     source.write(what.base, tree)
 
@@ -397,7 +403,7 @@ def lay_out(clone: Clone, worktree: Path, commit: str, edits: Edits, inputs: dic
 def lay_out_commit(clone: Clone, worktree: Path, commit: str, folder: str) -> Path:
     """Make a worktree, and return the agent's folder in it: a DVC repository of its own, with the
     clone's cache."""
-    clone.git("worktree", "add", "--quiet", "--force", "--detach", str(worktree), commit)
+    clone.git(*unfiltered(clone.root), "worktree", "add", "--quiet", "--force", "--detach", str(worktree), commit)
     local = worktree / folder / _DVC_LOCAL
     local.parent.mkdir(parents=True, exist_ok=True)
     local.write_text(_dvc_local(clone), encoding="utf-8")
@@ -539,7 +545,8 @@ def _snapshot(run: Run) -> str:
 
 def _written(run: Run) -> str:
     """Write the folder as a Git tree, through the clone: its own link breaks when that is moved."""
-    here = (f"--git-dir={run.clone.git('rev-parse', '--absolute-git-dir')}", f"--work-tree={run.worktree}")
+    folder = run.clone.git("rev-parse", "--absolute-git-dir")
+    here = (*unfiltered(run.clone.root), f"--git-dir={folder}", f"--work-tree={run.worktree}")
 
     def of_agent(path: str) -> str:
         return (PurePosixPath(run.record.folder) / path).as_posix()

@@ -105,7 +105,7 @@ def test_what_a_kill_cut_off_comes_back_under_another_trace_id(tmp_path: Path):
         settings["tools"]["endpoints"][0]["server_url"] = f"{tools['server_url']}/search"
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(settings))
         env = {**os.environ, "PYTHONPATH": str(figure.ROOT)}
-        engine.write(tmp_path, tmp_path / "own_keys", tmp_path / "state")
+        engine.write(tmp_path, config.Recipe(path=str(tmp_path / "own_keys")), tmp_path / "state")
         with contextlib.chdir(tmp_path):
             for before in (examples, policy):
                 before.run(config.parse(settings))

@@ -10,7 +10,7 @@ import pytest
 import tiny_recipe
 
 from rft import __main__ as stages
-from rft import reports
+from rft import config, reports
 from rft.errors import UserError
 from rft.gate import pool, slices
 from rft.reports import Arm, Check, Evaluation, Row, wording
@@ -192,6 +192,6 @@ def test_a_slice_of_one_is_an_error_wherever_the_examples_are_known(
         source="recipe", counts={"test": 2000}, sha256={}, leakage={}, slices={"test": {"lonely": 1, "odd": 1999}}
     )
     reports.write(report, tmp_path / "data/examples/report.json")
-    engine.write(tmp_path, made, tmp_path / "state")
+    engine.write(tmp_path, config.Recipe(path=str(made)), tmp_path / "state")
     assert stages.main(["gate"]) == 2
     assert "slice 'lonely' has 1 test example" in capsys.readouterr().err

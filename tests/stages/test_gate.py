@@ -396,7 +396,7 @@ def _run(root: Path) -> subprocess.CompletedProcess[str]:
     """`python -m rft gate` in `root`, which holds params.yaml and the stages' files."""
     section = {"recipe": {}, "gate": sample_reports.GATE.model_dump(mode="json")}
     (root / "params.yaml").write_text(yaml.safe_dump(section))
-    engine.write(root, root / "recipe", root / "state")
+    engine.write(root, config.Recipe(path=str(root / "recipe")), root / "state")
     environment = {**os.environ, "PYTHONPATH": str(Path(gate.__file__).parents[2])}
     return subprocess.run(
         [sys.executable, "-m", "rft", "gate"], cwd=root, env=environment, capture_output=True, text=True, check=False

@@ -358,7 +358,7 @@ def test_the_stages_behind_it_ask_too_where_it_was_not_repeated(
     monkeypatch.chdir(tmp_path)
     report = reports.ExamplesReport(source="recipe", counts={"test": 43}, sha256={}, leakage={}, slices={})
     reports.write(report, tmp_path / "data/examples/report.json")
-    engine.write(tmp_path, made, tmp_path / "state")
+    engine.write(tmp_path, config.Recipe(path=str(made)), tmp_path / "state")
     for stage in ("baseline", "prompt", "train", "challenger", "gate"):
         assert stages.main([stage]) == 2
         assert "max_hack_rate = 0.075 cannot be met by the 43 different test examples" in capsys.readouterr().err
@@ -431,7 +431,7 @@ def test_every_stage_a_run_and_the_doctor_refuse_it_before_anything_is_computed(
     raw = {"recipe": {"path": str(made)}, "examples": {"test": 8}, "gate": gate_section(max_hack_rate=0.01)}
     (tmp_path / "params.yaml").write_text(json.dumps(raw))
     environment = {**os.environ, "PYTHONPATH": str(Path(gate.__file__).parents[2])}
-    engine.write(tmp_path, made, tmp_path / "state")
+    engine.write(tmp_path, config.Recipe(path=str(made)), tmp_path / "state")
     done = subprocess.run(
         [sys.executable, "-m", "rft", "examples"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

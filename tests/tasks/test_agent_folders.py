@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -93,6 +94,64 @@ def test_an_edit_elsewhere_makes_no_run_dirty_and_its_own_does(refunds: Scripted
     refused = refunds.rft("run", "--clean-only", "--until", "policy")
     assert refused.returncode == 2
     assert "agents/refunds/recipes/tiny/tools.py" in refused.stderr
+
+
+@pytest.mark.slow
+def test_what_a_recipe_imports_from_elsewhere_is_its_runs_too(
+    refunds: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (refunds.root / "lib").mkdir()
+    (refunds.root / "lib/money.py").write_text("EURO = 100\n")
+    refunds.set_params(recipe={"sources": ["lib"]})
+    refused = refunds.rft("run", "--clean-only", "--until", "policy")
+    assert "the tree has uncommitted work (lib/money.py)" in refused.stderr, refused.stderr
+    refunds.git("add", "--all")
+    refunds.git("commit", "--quiet", "--message", "money")
+    (refunds.root / "lib/more.py").write_text("CENT = 1\n")
+    done = refunds.rft("run")
+    assert done.returncode == 0, done.stderr
+    (record,) = records.load_all(refunds.clone)
+    assert record.edited == ["lib/more.py"]
+    at = Revision(refunds.clone, record.revision or "")
+    hashes = json.loads(at.file("data/engine/train.json") or b"")
+    assert {name for name in hashes if name.startswith("recipe:")} == {"recipe:lib/money.py", "recipe:lib/more.py"}
+    assert "recipe:lib/money.py" not in (at.file("data/engine/gate.json") or b"").decode()
+    told = audit.ask(refunds.clone, Question(record.name), report_line=lambda _: None)
+    assert [link for link in told.links if link.state in ("altered", "missing")] == []
+    ran = len(refunds.ran())
+    (refunds.root / "lib/money.py").write_text("EURO = 101\n")
+    assert refunds.rft("run", "--until", "policy").returncode == 0
+    assert "policy" in refunds.ran()[ran:], "what it imports has changed"
+    gone = refunds.rft("run", "--set", "recipe.sources=[lib/gone.py]")
+    assert (gone.returncode, "recipe.sources: 'lib/gone.py': there is none in" in gone.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_users_filters_and_hooks_do_not_run_in_our_worktrees(refunds: Scripted, tmp_path: Path) -> None:
+    """Git LFS is such a filter. A file of the agent itself would be a pointer there, so it is
+    refused."""
+    marked = tmp_path / "marked"
+    touch = f"sh -c 'touch {marked}; cat'"
+    for name, value in (("smudge", touch), ("clean", "cat"), ("required", "true")):
+        refunds.git("config", f"filter.shout.{name}", value)
+    hook = refunds.root / ".git/hooks/post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {marked}\n")
+    hook.chmod(0o755)
+    (refunds.root / ".gitattributes").write_text("*.bin filter=shout\n")
+    (refunds.root / "large.bin").write_bytes(b"large")
+    refunds.git("add", "--all")
+    refunds.git("commit", "--quiet", "--message", "large files")
+    done = refunds.rft("run", "--until", "policy")
+    assert done.returncode == 0, done.stderr
+    assert not marked.exists()
+    (record,) = records.load_all(refunds.clone)
+    assert refunds.git("diff", "--name-only", record.commit, record.revision or "", "--", "large.bin") == ""
+    (refunds.home / "recipes/tiny/rows.bin").write_bytes(b"rows")
+    refused = refunds.rft("run", "--until", "policy")
+    assert refused.returncode == 2
+    assert "agents/refunds/recipes/tiny/rows.bin: Git keeps it by a filter (shout)" in refused.stderr
 
 
 @pytest.mark.parametrize("folder", ["../../elsewhere", "/etc", "agents/../../x"])

@@ -18,7 +18,7 @@ import ladder_clone
 import psutil
 import pytest
 
-from rft import progress
+from rft import config, progress
 from rft.errors import InfrastructureError, RftError
 from tasks.runs import engine, repro
 from tasks.runs.repro import Outcome
@@ -34,7 +34,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 
 
 def run_stage(scripted: ladder_clone.Scripted, stage: str = "policy") -> Outcome:
-    engine.write(scripted.root, scripted.root / "recipes/tiny", scripted.clone.state)
+    engine.write(scripted.root, config.Recipe(path=str(scripted.root / "recipes/tiny")), scripted.clone.state)
     return repro.repro(scripted.root, stage, scripted.clone.state, log=scripted.clone.log("by-hand", stage))
 
 
@@ -130,7 +130,7 @@ def test_a_stage_under_dvc_takes_only_its_own_work_away(
 ) -> None:
     """R2. An older try with other settings, finished and never committed, stays."""
     scripted.set_params(policy={"seed": 6})
-    engine.write(scripted.root, scripted.root / "recipes/tiny", scripted.clone.state)
+    engine.write(scripted.root, config.Recipe(path=str(scripted.root / "recipes/tiny")), scripted.clone.state)
     place = {"RFT_STATE": str(scripted.clone.state)}
     subprocess.run([sys.executable, "-m", "rft", "policy"], cwd=scripted.root, env=os.environ | place, check=True)
     (mine,) = progress.works(scripted.clone.state)
@@ -209,7 +209,7 @@ def waited_for(seen, seconds: float = 20.0):
 )
 def test_a_stage_refuses_another_engine(scripted: ladder_clone.Scripted, named: str, says: str) -> None:
     """A stage must run the engine that the run was begun with, whatever is installed."""
-    engine.write(scripted.root, scripted.root / "recipes/tiny", scripted.clone.state)
+    engine.write(scripted.root, config.Recipe(path=str(scripted.root / "recipes/tiny")), scripted.clone.state)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "rft", "policy"],
         cwd=scripted.root,

@@ -56,7 +56,7 @@ def test_a_stage_ends_before_the_warm_start(
     monkeypatch.chdir(tmp_path)
     raw = tiny_recipe.params(recipe, **MCP).model_dump(mode="json", by_alias=True)
     Path("params.yaml").write_text(yaml.safe_dump(raw))
-    engine.write(tmp_path, recipe, tmp_path / "state")
+    engine.write(tmp_path, config.Recipe(path=str(recipe)), tmp_path / "state")
     assert stage.main(["policy"]) == ConfigError.exit_code
     assert "tools.mcp = desk: the embedded policy would be shown" in capsys.readouterr().err
     assert not Path("data/policy").exists()
