@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rft import engine, needs, stopping
+from rft import config, engine, needs, stopping
 from rft.errors import UserError
 from tasks import dependencies
 from tasks.runs import engine as engines
@@ -27,14 +27,14 @@ NOT_DECIDING = {
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    engines.write(tmp_path, tmp_path / "recipe", tmp_path / "state")
+    engines.write(tmp_path, config.Recipe(path="recipe"), tmp_path / "state")
     return tmp_path
 
 
 def test_the_engine_that_was_written_down_passes(written: Path) -> None:
     for stage in needs.NEEDS:
         engine.check(stage)
-    assert engines.write(written, written / "recipe", written / "state") == [], "and it is not written again"
+    assert engines.write(written, config.Recipe(path="recipe"), written / "state") == [], "and it is not written again"
 
 
 def test_a_file_holds_the_stages_own_modules_and_nothing_else(written: Path) -> None:
