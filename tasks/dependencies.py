@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -75,13 +76,12 @@ STAGES = {
 }
 
 _HEADER = """\
-# The ladder, as a table of contents. Written by `python -m tasks.dependencies --write`: change the
-# tables there and in rft/needs.py, not here. A run executes these one by one (`rft run`); `dvc repro`
-# does the same by hand, with params.yaml alone. There DVC wants every section or key that a stage
-# depends on: a section that you leave to its defaults is written `policy: {}`. `rft stage NAME
-# --params FILE` wants nothing of the kind.
-stages:
+# The ladder, as a table of contents, written by agent-rft: `rft upgrade` writes it anew, so nothing is
+# changed here. A run executes these one by one (`rft run`); `dvc repro` does the same by hand, with
+# params.yaml alone. There DVC wants every section or key that a stage depends on: a section that you
+# leave to its defaults is written `policy: {}`. `rft stage NAME --params FILE` wants nothing of the kind.
 """
+_MARK = "# sha256 of what follows: "
 
 
 def modules(root: Path, stage: str, recipe: Path | None = None) -> list[str]:
@@ -199,7 +199,7 @@ def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[t
 def render(root: Path) -> str:
     """The text of dvc.yaml."""
     _names.cache_clear()  # the files may have changed since the last time
-    lines = [_HEADER]
+    lines = ["stages:\n"]
     for stage, outputs in STAGES.items():
         lines.append(f"  {stage}:\n    desc: {outputs.description!r}\n    cmd: exec rft-stage {stage}\n    deps:\n")
         lines += [f"      - {path}\n" for path in (*needs.NEEDS[stage].files, *needs.engine(stage))]
@@ -207,7 +207,16 @@ def render(root: Path) -> str:
         lines += [f"      - {section}\n" for section in sections(root, stage)]
         lines.append("    outs:\n")
         lines += [f"      - {path.removesuffix('/')}\n" for path in needs.leaves(stage, *outputs.leaves)]
-    return "".join(lines)
+    text = "".join(lines)
+    return f"{_HEADER}{_MARK}{hashlib.sha256(text.encode()).hexdigest()[:16]}\n{text}"
+
+
+def is_edited(text: str) -> bool:
+    """Whether somebody has changed a dvc.yaml since some version of agent-rft wrote it. One from
+    before there was a mark is taken as written."""
+    _, mark, rest = text.partition(_MARK)
+    sha256, _, content = rest.partition("\n")
+    return bool(mark) and hashlib.sha256(content.encode()).hexdigest()[:16] != sha256
 
 
 def _imports(root: Path, file: Path) -> Iterator[Path | None]:

@@ -37,8 +37,8 @@ from rft.process import ROOT
 VERBS = (
     "run", "runs", "extend", "baseline", "doctor", "bench", "stage", "engine", "exploits", "serve-tools", "report",
     "cancel", "gc", "approve", "reject", "rollback", "champion", "audit", "ledger", "people", "policy", "export",
-    "play", "rollouts", "replay", "up", "init", "new", "agents", "invent", "model", "ingest", "drift", "demo",
-    "backup", "restore",
+    "play", "rollouts", "replay", "up", "init", "new", "agents", "upgrade", "invent", "model", "ingest", "drift",
+    "demo", "backup", "restore",
 )  # fmt: skip
 """In the order of `rft --help`."""
 ABOUT = """\

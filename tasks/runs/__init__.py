@@ -4,6 +4,7 @@ clone       the clone of the repository, and what is kept beside it
 workspace   which of its folders are agents
 beginning   a repository becomes a workspace
 agent_folder what such a folder holds
+upgrade     what another version of agent-rft means for it
 git         Git as a function
 edits       the user's uncommitted work, which travels along
 records     what the clone remembers of each run

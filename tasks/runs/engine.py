@@ -31,12 +31,17 @@ def folder(place: Path) -> Path:
 
 def write(place: Path, recipe: config.Recipe, state: Path) -> list[str]:
     """Write the files below an agent's folder, in a worktree or not. Return those that changed."""
+    return [name for name, content in hashes(place, recipe, state).items() if _write(content, place / name)]
+
+
+def hashes(place: Path, recipe: config.Recipe, state: Path) -> dict[str, dict[str, str]]:
+    """Return what the files hold, by their names."""
     theirs = _theirs(place, recipe)
     found: dict[str, dict[str, str]] = {}
-    for stage, hashes in _hashes(folder(place), place / recipe.path, state).items():
-        found[needs.engine(stage)[0]] = hashes | (theirs if needs.RECIPE in needs.NEEDS[stage].files else {})
+    for stage, modules in _hashes(folder(place), place / recipe.path, state).items():
+        found[needs.engine(stage)[0]] = modules | (theirs if needs.RECIPE in needs.NEEDS[stage].files else {})
     found[needs.PINS] = engine.pins()
-    return [name for name, content in found.items() if _write(content, place / name)]
+    return found
 
 
 def _theirs(place: Path, recipe: config.Recipe) -> dict[str, str]:

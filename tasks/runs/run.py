@@ -41,7 +41,7 @@ from rft.models.source import Resolved
 from rft.reports import Model, Registration
 from rft.tools import interpreter
 from tasks.runs import edits as user_edits
-from tasks.runs import engine, environment, records, windows
+from tasks.runs import engine, environment, records, upgrade, windows
 from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 from tasks.runs.dvc_process import Loaded
@@ -164,6 +164,7 @@ def plan(
     """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
     UserError for a window that cannot be had and for edits that cannot or must not travel,
     ConfigError for a margin that the test set cannot meet and secrets that are not set."""
+    upgrade.refuse_stale(clone)
     margins.check(params, clone.home)
     refuse_missing_recipe(clone, params)
     config.refuse_unset(params, clone.home / params.recipe.path)
@@ -186,6 +187,9 @@ def plan(
 
 def refuse_missing_recipe(clone: Clone, params: config.Params) -> None:
     folder = clone.home / params.recipe.path
+    if not folder.resolve().is_relative_to(clone.home):
+        what = f"recipe.path = {params.recipe.path!r} leads out of {clone.home}, so no run could record it"
+        raise UserError(f"{what}. Move the recipe there, or name what it shares in recipe.sources.")
     if not (folder / "examples.py").exists():
         remedy = f"Name a recipe's folder, or make one: {commands.command('new', params.recipe.path)}"
         raise UserError(f"recipe.path = {params.recipe.path!r}: no examples.py in {folder}. {remedy}")

@@ -45,6 +45,7 @@ VERBS = (
     "up",
     "init",
     "agents",
+    "upgrade",
     "new",
     "invent",
     "drift",
