@@ -29,7 +29,7 @@ from bench.measure import Figure, Part, failed
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "newcomer"
 PATCH = Path(__file__).with_suffix(".patch")
-RECIPE = "recipes/mine"
+AGENT = "agents/mine"
 LIMIT_S = 2400.0
 IDENTITY = {
     f"GIT_{role}_{what}": value
@@ -140,35 +140,35 @@ def _signing(key: Path) -> dict[str, str]:
 
 def _story(who: Newcomer) -> None:
     who.type("make setup")
-    begun = who.type(f"rft new {RECIPE}")
+    begun = who.type(f"rft new {AGENT}")
     subprocess.run(["git", "apply", str(PATCH)], cwd=who.clone, check=True)
     _window(who.clone, "2026-03-08", "2026-03-02", drifted=False)
     commit = who.shown(begun, r"(git -C .* commit .*)")
     who.type(commit)
     for verb in ("doctor", "exploits"):
-        who.type(who.shown(begun, rf"(rft {verb} [^#\n]*)"))
-    run_command = who.shown(begun, r"(rft run [^#\n]*)")
+        who.type(who.shown(begun, rf"(rft --agent mine {verb} [^#\n]*)"))
+    run_command = who.shown(begun, r"(rft --agent mine run [^#\n]*)")
     ended = who.type(run_command)
     run = who.shown(ended, r"Run +(\S+) \(finished\)")
     who.type("rft report RUN", {"RUN": run})
     who.type("rft play RUN", {"RUN": run})
     person = {"TEXT": "'right on more tickets'"}
-    approved = who.type(who.shown(ended, r"Approve +(rft approve .*)"), person)
-    who.type(who.shown(approved, r"(rft export .*)"))
+    approved = who.type(who.shown(ended, r"Approve +(rft .*approve .*)"), person)
+    who.type(who.shown(approved, r"(rft .*export .*)"))
 
-    settings = who.clone / RECIPE / "params.yaml"
+    settings = who.clone / AGENT / "params.yaml"
     settings.write_text(settings.read_text(encoding="utf-8").replace("2026-03-08", "2026-03-15"), encoding="utf-8")
     _window(who.clone, "2026-03-15", "2026-03-09", drifted=True)
     who.type(commit)
     who.type(run_command)
     who.type("rft runs")
-    who.type(who.shown(approved, r"(rft rollback .*)"), person)
+    who.type(who.shown(approved, r"(rft .*rollback .*)"), person)
 
 
 def _window(clone: Path, ends: str, begins: str, drifted: bool) -> None:
     """A week of production, which nobody types."""
-    arguments = [f"{RECIPE}/params.yaml", f"data/inbox/mine/{ends}.jsonl", begins, "yes" if drifted else "no"]
-    subprocess.run([str(clone / ".venv/bin/python"), "-c", WINDOW, *arguments], cwd=clone, check=True)
+    arguments = ["params.yaml", f"data/inbox/{ends}.jsonl", begins, "yes" if drifted else "no"]
+    subprocess.run([str(clone / ".venv/bin/python"), "-c", WINDOW, *arguments], cwd=clone / AGENT, check=True)
 
 
 def _plain(text: str) -> str:

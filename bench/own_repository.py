@@ -54,7 +54,7 @@ PROGRAM = {
     ".gitattributes": "*.big filter=shout\n",
     "model.big": "large\n",
 }
-SCHEDULE = '{cron: "* * * * *", window: "data/inbox/*/*.jsonl"}'
+SCHEDULE = '{cron: "* * * * *", window: "data/inbox/*.jsonl"}'
 NAMED = {"rft.yaml", ".gitignore"}
 """What `rft init` says that it writes, where DVC is in use already."""
 LIMIT_S = 900.0

@@ -23,7 +23,7 @@ TESTS = {
     "httpx": "tests/grading/test_judge.py::test_the_request",
     "mlflow": "tests/tasks/test_tracking.py::test_settings_numbers_and_tags",
     "peft": "tests/models/test_unmerged.py::test_an_adapter_on_an_adapter_is_one_of_the_base",
-    "prefect": "tests/flows/test_deploy.py::test_the_schedule_of_this_repository_and_wrong_ones",
+    "prefect": "tests/flows/test_deploy.py::test_the_flow_that_prefect_loads_is_ours_wherever_it_starts",
     "torch": "tests/algorithms/test_kl.py::test_k3_has_the_reverse_divergence_s_gradient",
     "transformers": "tests/chat/test_renderer.py::test_a_tokenizer_without_a_template_is_refused",
     "triton": "tests/kernels/test_kernels_compile.py::test_for_an_h100[finish]",

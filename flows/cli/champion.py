@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         if wanted:
             raise UserError("MODEL names the model, and so do --params and --set: give one of them.")
         wanted = champions.model_name(settings.resolve(here, options.params, options.overrides))
+    wanted = wanted or here.model(state.moves)
     if state.restarts:
         warn(f"the ledger was restarted at entry {state.since}: its owners' keys were lost. See rft ledger.")
     if not state.moves or (wanted and wanted not in state.moves):

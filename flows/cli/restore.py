@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     print_line("Not here, because it was left out:")
     for line in made.left_out:
         print_line(f"  {line}.")
-    set_up = "make setup" if (into / "Makefile").exists() and not Clone(into).is_guest else commands.command("agents")
+    set_up = "make setup" if not Clone(into).is_guest else commands.command("agents")
     print_line(f"To go on: cd {shlex.quote(str(into))} && {set_up}")
     return 0
 

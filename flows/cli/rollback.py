@@ -30,7 +30,8 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("--model names the model, and so do --params and --set: give one of them.")
     if has_settings:
         model = champions.model_name(settings.resolve(here, options.params, options.overrides))
-    model = model or acts.only_model(book.read(here, report_line=print_line).state)
+    state = book.read(here, report_line=print_line).state
+    model = model or here.model(state.moves) or acts.only_model(state)
     back = acts.rollback(here, model, signer(here, options), options.reason, print_line)
     made = back.to
     served = f"run {made.run}" if made else "the base policy with the seed prompt"

@@ -106,6 +106,13 @@ def _models(state: State) -> list[str]:
 
 def _model(ctx: Context, model: str | None) -> str:
     every = _models(ctx.state)
+    chosen = ctx.clone.model(every)
+    if model is None and chosen is not None and every:
+        if chosen not in every:
+            raise UserError(
+                f"nothing of {chosen} was promoted or asked for yet. Start a run: {commands.command('run')}"
+            )
+        return chosen
     if model is not None and model in every:
         return model
     if model is not None and every:

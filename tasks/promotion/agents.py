@@ -94,8 +94,10 @@ def is_a_run(which: str) -> bool:
 
 
 def model_named(clone: Clone, state: State, model: str | None) -> str:
-    """The ledger's only model, or else the clone's only recipe that ever ran."""
+    """The chosen agent's; else the ledger's only model, or the clone's only recipe that ever
+    ran."""
     start = f"Start one: {commands.command('run')}"
+    model = model or clone.model(state.moves)
     is_enough = model in state.moves if model else bool(state.moves)
     ran = set() if is_enough else _that_ran(clone)
     every = sorted({*state.moves, *ran})

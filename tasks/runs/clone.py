@@ -27,6 +27,7 @@ import shlex
 import signal
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -73,6 +74,14 @@ class Clone:
     def home(self) -> Path:
         """The agent's folder: with params.yaml, dvc.yaml, its recipe and its data."""
         return self.root / self.folder
+
+    def model(self, known: Collection[str]) -> str | None:
+        """The name of the chosen agent of a workspace, under which its models are known. None where
+        it could be any; and at the top, where settings name the recipe, if it is not `known`."""
+        if self.agent_folder is None or workspace.read(self.root) is None:
+            return None
+        name = workspace.name(self.root, self.agent_folder)
+        return name if self.agent_folder or name in known else None
 
     @property
     def is_guest(self) -> bool:

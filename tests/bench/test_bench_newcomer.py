@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.newcomer import PATCH, RECIPE, Newcomer, Untold
+from bench.newcomer import AGENT, PATCH, Newcomer, Untold
 from rft import config, recipe
 from rft.grading import preflight
 
@@ -49,16 +49,12 @@ def test_a_command_that_fails_is_counted(somebody: Newcomer) -> None:
 
 @pytest.mark.slow
 def test_the_patch_makes_another_agent_of_what_rft_new_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / RECIPE
-    shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    params = folder / "params.yaml"
-    params.write_text(
-        params.read_text(encoding="utf-8").replace("RECIPE_FOLDER", RECIPE).replace("RECIPE_NAME", "mine"),
-        encoding="utf-8",
-    )
+    home = tmp_path / AGENT
+    shutil.copytree(TEMPLATE, home / "recipe", ignore=shutil.ignore_patterns("__pycache__"))
+    params = (home / "recipe/params.yaml").rename(home / "params.yaml")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "apply", str(PATCH)], cwd=tmp_path, check=True)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(home)
     settings = config.load(params)
     result = preflight.preflight(settings, recipe.load(settings.recipe, settings.examples.keys), 12)
     assert not result.accepted

@@ -7,8 +7,11 @@ import contextlib
 import io
 import json
 import logging
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -73,6 +76,19 @@ def test_a_clone_without_a_workspace_has_its_schedule_in_infra(scripted: ladder_
     file.write_text("name: x\n")
     with pytest.raises(ConfigError, match=r"infra/schedule.yaml: 'cron' is missing"):
         deploy.planned(scripted.clone)
+
+
+@pytest.mark.slow
+def test_the_flow_that_prefect_loads_is_ours_wherever_it_starts(repository: Path, tmp_path: Path) -> None:
+    """Its runner puts the current folder first, where a program may have a package `flows`."""
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows/pipeline.py").write_text("raise SystemExit('of the user')\n")
+    load = f"from prefect.utilities.importtools import import_object as load; print(load({deploy.FLOW!r}).name)"
+    environment = os.environ | {"PYTHONPATH": f".:{repository}", "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", load], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "retrain\n", done.stderr
 
 
 def test_n14_our_errors_are_told_in_a_line_and_a_bug_with_its_traceback(

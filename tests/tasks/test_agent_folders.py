@@ -78,6 +78,13 @@ def test_two_agents_at_once_have_champions_of_their_own(
         assert record.name in champion.stdout, champion.stdout + champion.stderr
     state = book.read(refunds.clone).state
     assert state.champion("refunds") != state.champion("billing")
+    asked = refunds.rft("audit")
+    assert asked.returncode == 0, asked.stderr
+    assert "refunds@" in asked.stdout
+    assert "billing@" not in asked.stdout
+    back = billing.rft("rollback", "--reason", "try it", *people.by("Ada"))
+    assert "The champion of billing is the beginning again" in back.stdout, back.stdout + back.stderr
+    assert book.read(refunds.clone).state.champion("refunds") == state.champion("refunds")
     for name in found:
         told = audit.ask(refunds.clone, Question(f"{name}@champion"), report_line=lambda _: None)
         assert [link for link in told.links if link.state in ("altered", "missing")] == []
