@@ -60,6 +60,8 @@ def planned(here: Clone, agent: str | None = None) -> list[Planned]:
     if found is None:
         old = schedule(here.root)
         return [Planned(old.name, None, old, here)]
+    if not here.is_guest and (here.root / SCHEDULE).exists():
+        raise ConfigError(f"{SCHEDULE} is not read where there is {workspace.FILE}. Move it there: `schedules:`")
     every = {each.name: each for each in workspace.agents(here.root)}
     wanted = {name: one for name, one in found.schedules.items() if agent in (None, name)}
     if not wanted:

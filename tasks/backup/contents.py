@@ -248,7 +248,8 @@ def _unused(clone: Clone, taken: set[str]) -> list[str]:
     found: list[str] = []
     ignored = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     for name in _listed(clone, *ignored, "--", *_own_paths(clone)):
-        if Path(name).parts[0] in _KNOWN or name in taken or _MADE.search(name):
+        parts = Path(name).parts
+        if parts[0] in _KNOWN or ".dvc" in parts or name in taken or _MADE.search(name):
             continue
         inside = {path for path in taken if path.startswith(name)} if name.endswith("/") else set[str]()
         if not inside:

@@ -76,6 +76,10 @@ def test_a_clone_without_a_workspace_has_its_schedule_in_infra(scripted: ladder_
     file.write_text("name: x\n")
     with pytest.raises(ConfigError, match=r"infra/schedule.yaml: 'cron' is missing"):
         deploy.planned(scripted.clone)
+    (scripted.root / "rft.yaml").write_text("agents: [.]\nschedules: {tiny: {cron: 0 3 * * 1}}\n")
+    with pytest.raises(ConfigError, match=r"infra/schedule.yaml is not read where there is rft.yaml. Move it"):
+        deploy.planned(scripted.clone)
+    file.unlink()
 
 
 @pytest.mark.slow
