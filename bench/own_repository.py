@@ -24,6 +24,7 @@ import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import yaml
@@ -125,10 +126,10 @@ def own_repository(args: list[str]) -> Figure:
         world.rft(
             "--agent", "refunds", "gc", "--yes", "--set", "run.retention={cache_days: 0, work_days: 0, logs_days: 0}"
         )
-        restored = _back_up(world)
+        restored, num_lines = _back_up(world)
         changed = _changed(before, _theirs(world))
         minutes = (time.monotonic() - begun) / 60
-        for line in (*world.failures, *changed):
+        for line in (*world.failures, *changed, *restored):
             _say(line)
         return Figure(
             (
@@ -141,7 +142,7 @@ def own_repository(args: list[str]) -> Figure:
                     n=len(before),
                 ),
                 Part("schedules that fired", fired, "agents", at_least=len(AGENTS)),
-                Part("lines of the restored audit that differ", restored, "lines", at_most=0),
+                Part("lines of the restored audit that differ", len(restored), "lines", at_most=0, n=num_lines),
                 Part("minutes", minutes, "min"),
             ),
             {"seconds": {name: round(each, 1) for name, each in world.seconds.items()}},
@@ -253,15 +254,16 @@ def _schedules(world: World) -> int:
     return len(fired)
 
 
-def _back_up(world: World) -> int:
-    """Back up, restore elsewhere, and return by how many lines the audits differ."""
+def _back_up(world: World) -> tuple[list[str], int]:
+    """Back up, restore elsewhere, and return the lines by which the audits differ, of how many."""
     world.rft("backup", str(world.place / "saved"))
     world.rft("restore", str(world.place / "saved"), str(world.place / "restored"))
     audits = [world.rft("audit", f"{name}@champion") for name in AGENTS]
     there = World(world.place, world.place / "restored", world.failures, world.seconds)
     again = [there.rft("audit", f"{name}@champion") for name in AGENTS]
-    pairs = zip("\n".join(audits).splitlines(), "\n".join(again).splitlines(), strict=False)
-    return sum(one.replace(str(world.root), "") != other.replace(str(there.root), "") for one, other in pairs)
+    one = [line.replace(str(world.root), "") for line in "\n".join(audits).splitlines()]
+    other = [line.replace(str(there.root), "") for line in "\n".join(again).splitlines()]
+    return [f"{before} / {after}" for before, after in zip_longest(one, other) if before != after], len(one)
 
 
 # -- what is the user's ----------------------------------------------------------------------------
