@@ -19,7 +19,7 @@ from rft.doctor import Check, Finding
 from rft.doctor.finding import Skip, ok, warn
 from rft.errors import InfrastructureError, UserError
 from tasks.ledger import book, keys, remote, statement
-from tasks.ledger.remote import FILE, Shared
+from tasks.ledger.remote import Shared
 from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git, git_bytes
 
@@ -66,7 +66,7 @@ def protection(clone: Clone, announce: Callable[[str], None]) -> Finding:
     """Whether the remote would let somebody take entries away."""
     shared = remote.shared(clone)
     if shared.remote is None:
-        raise Skip(f"{FILE} names no remote: the ledger is this clone's alone")
+        raise Skip(f"{remote.file(clone)} names no remote: the ledger is this clone's alone")
     branch = f"{shared.branch}-probe"
     announce(f"a scratch branch {branch} is pushed to {shared.remote}, to see whether it may be rewritten")
     push = partial(_push, clone, shared, f"refs/heads/{branch}")
@@ -137,5 +137,5 @@ def _ask(clone: Clone, shared: Shared, *arguments: str) -> bytes:
     except GitError as error:
         if "rejected]" in str(error):
             raise
-        what = f"the ledger's remote {shared.remote} ({FILE}) did not answer: {error}"
+        what = f"the ledger's remote {shared.remote} ({remote.file(clone)}) did not answer: {error}"
         raise InfrastructureError(f"{what}. Try again when it is back.") from None

@@ -32,8 +32,9 @@ IGNORED = """\
 !/data/registration/opening.json
 !/data/registration/registration.json
 
-# unfinished work of stages that `dvc repro` runs by hand
+# unfinished work of stages that `dvc repro` runs by hand; agents to be served elsewhere
 /.rft/
+/exports/
 """
 NOT_WALKED = """\
 # what DVC must not walk into or hash

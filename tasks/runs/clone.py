@@ -144,9 +144,10 @@ class Clone:
         runs would take along."""
         if not path.is_relative_to(self.root):
             return
-        inside = path.relative_to(self.root)
-        if inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
-            raise UserError(f"{path} lies in {inside.parts[0]}/, where the ladder writes. {_ELSEWHERE}")
+        for home in (self.root, *self.homes):
+            inside = path.relative_to(home) if path.is_relative_to(home) else PurePosixPath()
+            if inside.parts[:1] and inside.parts[0] in ("data", "mlruns", ".rft", ".git", ".dvc"):
+                raise UserError(f"{path} lies in {inside.parts[0]}/, where the ladder writes. {_ELSEWHERE}")
         try:
             self.git("check-ignore", "--quiet", "--no-index", "--", str(path / "README.md"))
         except GitError:

@@ -22,6 +22,7 @@ from tasks import dependencies
 from tasks.runs import agent_folder, engine, records
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
+from tasks.runs.git import GitError
 
 KEPT = ".edited"
 """What is added to the name of a file that was edited by hand, and is written anew."""
@@ -98,9 +99,12 @@ def rewrite(clone: Clone) -> list[tuple[str, str | None]]:
 
 
 def refuse_stale(clone: Clone) -> None:
-    """Raise UserError for a dvc.yaml that is not as this version writes it. In a clone of
-    agent-rft, whoever develops it is in charge of that."""
+    """Raise UserError for an agent's folder that Git ignores, and for a dvc.yaml that is not as
+    this version writes it. In a clone of agent-rft, whoever develops it is in charge of that."""
     place = clone.home / "dvc.yaml"
+    if _is_ignored(clone, clone.from_the_top("params.yaml")):
+        what = f"{clone.folder or '.'}: Git ignores it, so no run can record it"
+        raise UserError(f"{what}. Take it out of .gitignore, then: git add {clone.folder or '.'}")
     if (clone.root / engine.START).exists() or "dvc.yaml" not in stale(clone):
         return
     name = clone.from_the_top("dvc.yaml")
@@ -108,6 +112,14 @@ def refuse_stale(clone: Clone) -> None:
         keeps = f"It keeps a copy, dvc.yaml{KEPT}"
         raise UserError(f"{name} was edited by hand, and says what a run does. Write it anew: rft upgrade. {keeps}.")
     raise UserError(f"{name} was written by another version of agent-rft. See what changes: rft upgrade --check")
+
+
+def _is_ignored(clone: Clone, path: str) -> bool:
+    try:
+        clone.git("check-ignore", "--quiet", "--", path)  # a tracked file is not ignored
+    except GitError:
+        return False
+    return True
 
 
 def _ours(clone: Clone) -> dict[str, str]:

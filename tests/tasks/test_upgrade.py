@@ -71,6 +71,15 @@ def test_a_dvc_yaml_that_was_edited_by_hand_is_kept_and_written_anew(refunds: Sc
     assert upgrade.stale(refunds.clone) == []
 
 
+def test_an_agent_that_git_ignores_is_refused_by_name(refunds: Scripted) -> None:
+    upgrade.refuse_stale(refunds.clone)
+    (refunds.root / ".gitignore").write_text("/agents/\n")
+    upgrade.refuse_stale(refunds.clone)  # what is tracked stays so
+    refunds.git("rm", "-r", "--cached", "--quiet", "agents/refunds")
+    with pytest.raises(UserError, match=r"agents/refunds: Git ignores it, so no run can record it. Take it out"):
+        upgrade.refuse_stale(refunds.clone)
+
+
 def test_that_of_another_version_is_none_that_was_edited(refunds: Scripted) -> None:
     (refunds.root / engine.START).unlink()
     older = "# The ladder, by an older version.\nstages: {}\n"
