@@ -35,7 +35,7 @@ from typing import Any
 import yaml
 
 from bench.measure import Figure, Part, failed
-from tasks.runs import records
+from tasks.runs import records, workspace
 from tasks.runs.clone import TELEMETRY_OFF, Clone
 from tasks.runs.records import RunRecord
 
@@ -45,7 +45,7 @@ BOUND_S = 15.0
 TURNS, SMALL = 3, 2
 FIRST_S, AGAIN_S = 3600.0, 300.0
 """How long a first run, and one that changes nothing, may take before the figure gives up."""
-SCHEDULE = {"name": "yearly", "cron": "0 3 1 1 *", "params": "params.yaml", "window": "data/inbox/*.jsonl"}
+SCHEDULE = {"cron": "0 3 1 1 *", "params": "params.yaml", "window": "data/inbox/*.jsonl"}
 
 EMPTY = """
 from prefect import flow
@@ -307,8 +307,8 @@ def _real() -> Clone:
 
 def _schedule(clone: Clone) -> None:
     """Commit a schedule that does not come due while we measure."""
-    (clone.root / "infra").mkdir(exist_ok=True)
-    (clone.root / "infra/schedule.yaml").write_text(yaml.safe_dump(SCHEDULE))
+    plan = {workspace.name(clone.root, ""): SCHEDULE}
+    (clone.root / workspace.FILE).write_text(yaml.safe_dump({"agents": ["."], "schedules": plan}))
     clone.git("add", "--all")
     clone.git("-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--message", "idle run")
 
