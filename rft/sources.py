@@ -19,13 +19,16 @@ from types import ModuleType
 
 from rft.errors import UserError
 
+MARK = ".rft-top"
+"""Marks the top of a tree that Git does not know: that of a revision, laid out to be used."""
 SKIPPED = frozenset({"__pycache__"})
 
 
 def top(place: Path) -> Path:
     """Return the top of the repository, or of the run's worktree, around a folder."""
     here = place.resolve()
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    above = (here, *here.parents)
+    return next((folder for folder in above if (folder / MARK).exists() or (folder / ".git").exists()), here)
 
 
 def listed(paths: Iterable[str], above: Path) -> dict[str, Path]:
@@ -69,6 +72,10 @@ def place(paths: Iterable[str], above: Path) -> None:
         sys.meta_path.remove(finder)
         for module in [name for name in sys.modules if name.partition(".")[0] in finder.names.keys() | names.keys()]:
             del sys.modules[module]
+    for name in names:
+        if name in sys.stdlib_module_names or name in sys.modules:
+            what = f"recipe.sources: a module {name!r} would hide that of Python or of agent-rft"
+            raise UserError(f"{what}. Give it another name, or name the modules beside it one by one.")
     if names:
         sys.meta_path.insert(0, Finder(names))
 

@@ -20,11 +20,11 @@ from typing import Any, BinaryIO, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from rft import files, reports, stage_files
+from rft import files, reports, sources, stage_files
 from rft.errors import InfrastructureError, UserError
 from tasks.runs import records
 from tasks.runs.clone import Clone
-from tasks.runs.git import GitError, git, git_bytes
+from tasks.runs.git import GitError, git, git_bytes, unfiltered
 
 R = TypeVar("R", bound=reports.Report)
 WEIGHTS = str(stage_files.folder("champion") / "weights")
@@ -273,8 +273,11 @@ class Revision:
         where the caller's scratch folder is cleared away."""
         index = target.with_name(f"{target.name}.index")
         git(self.clone.root, "read-tree", self.commit, index=index)
-        git(self.clone.root, "checkout-index", "--all", f"--prefix={target}/", index=index)
+        git(
+            self.clone.root, *unfiltered(self.clone.root), "checkout-index", "--all", f"--prefix={target}/", index=index
+        )
         index.unlink()
+        (target / sources.MARK).touch()  # what its recipe imports is the revision's, not the clone's
 
     def exists(self) -> bool:
         """Whether this clone's Git has the revision."""

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ladder_clone import Scripted
 
-from rft import commands
+from rft import commands, sources
 from rft.errors import UserError
 from tasks import audit, backup
 from tasks.audit import Question
@@ -126,6 +126,10 @@ def test_what_a_recipe_imports_from_elsewhere_is_its_runs_too(
     assert "recipe:lib/money.py" not in (at.file("data/engine/gate.json") or b"").decode()
     told = audit.ask(refunds.clone, Question(record.name), report_line=lambda _: None)
     assert [link for link in told.links if link.state in ("altered", "missing")] == []
+    (refunds.clone.state / "laid").mkdir()
+    at.lay_tree(refunds.clone.state / "laid" / "tree")
+    laid = refunds.clone.state / "laid/tree/agents/refunds/recipes/tiny"
+    assert sources.top(laid) == refunds.clone.state / "laid/tree", "the revision's own, to play and to promote it"
     ran = len(refunds.ran())
     (refunds.root / "lib/money.py").write_text("EURO = 101\n")
     assert refunds.rft("run", "--until", "policy").returncode == 0

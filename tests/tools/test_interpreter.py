@@ -166,6 +166,16 @@ def test_a_folder_of_modules_a_package_and_nothing_beside_them(tmp_path: Path) -
     assert os.path.basename(yaml.__file__) == "__init__.py"
 
 
+@pytest.mark.parametrize("name", ["yaml", "json"])
+def test_a_source_hides_no_module_of_ours(tmp_path: Path, name: str) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / f"src/{name}.py").write_text("")
+    with pytest.raises(
+        UserError, match=rf"recipe\.sources: a module '{name}' would hide that of Python or of agent-rft"
+    ):
+        sources.place(["src"], tmp_path)
+
+
 def test_keys_that_came_later_are_written_only_where_they_are_set() -> None:
     """So no run of before runs again, and what is registered in a ledger still fits."""
     assert config.Recipe(path="a").model_dump() == {"path": "a", "options": {}}
