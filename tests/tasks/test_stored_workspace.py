@@ -21,7 +21,7 @@ from tasks.ledger import book, statement
 from tasks.ledger.keys import Key
 from tasks.promotion import acts, champions, registration
 from tasks.promotion.acts import Signer
-from tasks.runs import artifacts, records
+from tasks.runs import artifacts, records, upgrade
 from tasks.runs import run as runs
 from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
@@ -60,6 +60,7 @@ def test_the_comparison_that_waits_is_a_look_that_is_known(clone: Clone) -> None
     """Whatever a look hashes is called as it was: another hash would be another look, and cost."""
     waits = records.load_all(clone)[-1]
     at, params = Revision(clone, waits.revision), config.load(clone.root / "params.yaml")
+    assert [name for name, _ in upgrade.rewrite(clone)] == ["dvc.yaml"], "what its user is told: rft upgrade"
     with runs.start(clone, runs.plan(clone, params, champions.of_params(clone, params))) as run:
         artifacts.restore(at, run.tree)
         made = registration.register(run, lambda _: None)
