@@ -168,6 +168,9 @@ def find(agent: str | None = None) -> Clone:
         raise UserError(f"{start} is not inside a Git repository. {why}, or in a clone of agent-rft.") from None
     for needed in (".dvc/config",) if (root / workspace.FILE).exists() else ("dvc.yaml", "params.yaml", ".dvc/config"):
         if not (root / needed).exists():
+            if git(root, "ls-files", "--", needed):  # as in a sparse checkout
+                add = f"git sparse-checkout add {PurePosixPath(needed).parts[0]}, or git checkout -- {needed}"
+                raise UserError(f"{root}: {needed} is in Git and is not checked out. Check it out: {add}")
             raise UserError(
                 f"{root} has no {needed}: it is neither a workspace nor a clone of agent-rft. Make it one: rft init"
             )

@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rft import config, files
 from rft.errors import ConfigError, UserError, did_you_mean
+from tasks.runs.git import git
 
 FILE = "rft.yaml"
 NEEDED = ("params.yaml", "dvc.yaml")
@@ -160,15 +161,20 @@ def folders(root: Path) -> tuple[str, ...]:
 
 
 def agents(root: Path) -> list[Agent]:
-    """List the workspace's agents. Raises UserError for a folder that is not one, and for two of
-    one name."""
-    found = [Agent(name(root, folder), folder) for folder in folders(root)]
+    """List the workspace's agents, but for those that a sparse checkout leaves out. Raises
+    UserError for a folder that is not one, and for two of one name."""
+    found = [Agent(name(root, folder), folder) for folder in folders(root) if not _left_out(root, folder)]
     by_name: dict[str, str] = {}
     for agent in found:
         if (other := by_name.setdefault(agent.name, agent.folder)) != agent.folder:
             remedy = f"Give one of them another name: `agent: NAME` in {agent.folder or '.'}/params.yaml"
             raise UserError(f"{other or '.'} and {agent.folder or '.'} are both named {agent.name!r}. {remedy}")
     return found
+
+
+def _left_out(root: Path, folder: str) -> bool:
+    """Whether Git has the folder and was told not to check it out (skip-worktree)."""
+    return not (root / folder).exists() and git(root, "ls-files", "-t", "--", f"{folder}/params.yaml").startswith("S ")
 
 
 def name(root: Path, folder: str) -> str:

@@ -175,6 +175,24 @@ def test_a_forged_revision_leads_nowhere_outside(refunds: Scripted, folder: str)
             read()
 
 
+@pytest.mark.slow
+def test_a_sparse_checkout_runs_once_it_has_what_is_needed(refunds: Scripted, tmp_path: Path) -> None:
+    sparse = tmp_path / "sparse"
+    refunds.git("clone", "--quiet", "--no-checkout", ".", str(sparse))
+    here = replace(refunds, clone=Clone(sparse, AGENTS[0]))
+    here.git("sparse-checkout", "set", "--cone", AGENTS[0], "rft", ".rft")
+    here.git("checkout", "--quiet", "main")
+    refused = here.rft("run", "--until", "policy")
+    assert (refused.returncode, ".dvc/config is in Git and is not checked out" in refused.stderr) == (2, True)
+    here.git("sparse-checkout", "add", ".dvc")
+    shutil.copytree(refunds.home / "data/inbox", here.home / "data/inbox")
+    done = here.rft("run", "--until", "policy")
+    assert done.returncode == 0, done.stderr
+    (record,) = records.load_all(here.clone)
+    assert not record.dirty
+    assert here.git("diff", "--name-only", record.commit, record.revision or "", "--", AGENTS[1]) == "", "none is lost"
+
+
 # -- back-up ---------------------------------------------------------------------------------------
 @pytest.fixture
 def with_origin(refunds: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
