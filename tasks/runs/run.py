@@ -164,9 +164,9 @@ def plan(
     """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
     UserError for a window that cannot be had and for edits that cannot or must not travel,
     ConfigError for a margin that the test set cannot meet and secrets that are not set."""
-    upgrade.refuse_stale(clone)
     margins.check(params, clone.home)
     refuse_missing_recipe(clone, params)
+    upgrade.refuse_stale(clone)
     config.refuse_unset(params, clone.home / params.recipe.path)
     served.refuse_other_base(params)
     base = source.resolve(params.policy, clone.home, clone.state, report_line)

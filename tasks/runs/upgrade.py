@@ -108,6 +108,8 @@ def refuse_stale(clone: Clone) -> None:
     if (clone.root / engine.START).exists() or "dvc.yaml" not in stale(clone):
         return
     name = clone.from_the_top("dvc.yaml")
+    if not place.exists():
+        raise UserError(f"{name}: missing. It has the stages of a run. Write it: rft upgrade")
     if dependencies.is_edited(place.read_text(encoding="utf-8")):
         keeps = f"It keeps a copy, dvc.yaml{KEPT}"
         raise UserError(f"{name} was edited by hand, and says what a run does. Write it anew: rft upgrade. {keeps}.")
