@@ -104,8 +104,8 @@ def up(port: int) -> int:
     # for Prefect's runner, which starts `python -m prefect.engine` (agent_rft.py)
     os.environ |= {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "RFT_FLOWS": str(ROOT)}
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its tracebacks of tasks that Ctrl-C cut off
+    every = planned(here, os.environ.get(commands.AGENT))
     with prefect_server(here, full=True, port=port) as server:
-        every = planned(here, os.environ.get(commands.AGENT))
         _assert_scheduler_works()
         # a mistake shows now, not at night in the first run
         params = {one.agent or "": settings.resolve(one.home, one.schedule.params) for one in every}

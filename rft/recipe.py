@@ -286,7 +286,13 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
         remedy = "Name a recipe's folder; `rft new` makes one."
         raise UserError(f"recipe.path = {section.path!r}: no examples.py in {folder}. {remedy}")
     sources.place(section.sources, sources.top(folder))
-    module = _imported(folder, "examples")
+    try:
+        module = _imported(folder, "examples")
+    except UserError as error:
+        if section.python is None:
+            raise
+        what = "examples.py is loaded here too, not under recipe.python alone"
+        raise UserError(f"{error} ({what}: it must import neither tools.py nor what is only there.)") from None
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         remedy = "Write `class Options(BaseModel)` with extra='forbid'."

@@ -49,7 +49,7 @@ def _row(
     mine = [record for record in every if record.agent == agent.name]
     last = "none yet"
     if mine:
-        ended = mine[-1].decision or mine[-1].verdict or mine[-1].state
+        ended = mine[-1].decision or mine[-1].state
         last = f"{mine[-1].name}: {ended}, {mine[-1].started}"
     waits = [
         f"run {request.act.run} {found.description}: {found.approve}"

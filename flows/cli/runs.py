@@ -59,7 +59,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     here = clone.find()
-    own = records.load_all(here)
+    own = records.of_agent(here)
     try:
         ledger = book.read(here, report_line=print_line)
         state, time = ledger.state, book.now(ledger)
@@ -74,14 +74,16 @@ def _list(options: argparse.Namespace) -> int:
         )
         return 0
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for column in ("run", "ended as", "gain in reward", "code", "then"):
+    several = here.agent_folder is None
+    for column in (*(["agent"] if several else []), "run", "ended as", "gain in reward", "code", "then"):
         table.add_column(column, no_wrap=column != "then")
     shown = [(record, 1) for record in every] if options.all else list(attempts(every))
     for record, count in shown[: options.n]:
         code = record.commit[:7] + (" + edits" if record.dirty else "")
         ended = _end(here, record) + (f" ({count} attempts)" if count > 1 else "")
         then = _then(here, record, state, time) + (" (another clone's)" if record.name in foreign else "")
-        table.add_row(record.name, ended, _gain(record), code, then)
+        whose = [record.agent or ""] if several else []
+        table.add_row(*whose, record.name, ended, _gain(record), code, then)
     Console(highlight=False).print(table)
     for line in _next(here, [record for record, _ in shown[: options.n]], state, time):
         print_line(line)

@@ -93,7 +93,7 @@ def judge(
     statistics = comparison.control(rows, settings)
     progress.print_line("drift", "checking contracts")
     docs = Path("reports") / "data_docs" / sha256[:16]
-    tools = contracts.KnownTools.from_tools([tool.__name__ for tool in loaded.tools], params.tools)
+    tools = contracts.KnownTools.from_tools(signatures.names(loaded), params.tools)
     manifest = reading.manifest(snapshot)
     held = contracts.check(parts, tools, statistics, settings, files.state() / docs, manifest)
     survey, obstacle = _survey(snapshot, loaded, params)

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from rft import files
+from rft import files, sources
 from rft.errors import UserError
 from rft.process import module_command
 
@@ -52,7 +52,7 @@ def found(python: str) -> str:
     if "/" not in python:
         place = shutil.which(python)
     else:
-        bases = (files.state().resolve().parent, Path.cwd())
+        bases = (files.state().resolve().parent, sources.top(Path.cwd()), Path.cwd())
         place = next((path for base in bases if os.access(path := str(base / python), os.X_OK)), None)
     if place is None or Path(place).is_dir():
         raise UserError(

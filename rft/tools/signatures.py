@@ -49,6 +49,11 @@ def schemas(recipe: Recipe) -> list[dict[str, Any]]:
     return described(recipe).schemas
 
 
+def names(recipe: Recipe) -> list[str]:
+    """List the names of a recipe's tools."""
+    return [each["function"]["name"] for each in schemas(recipe)]
+
+
 def described(recipe: Recipe) -> Described:
     """Say what a recipe's tools.py offers, under whichever interpreter it runs."""
     if recipe.python is None:

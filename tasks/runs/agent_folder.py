@@ -35,6 +35,8 @@ IGNORED = """\
 # unfinished work of stages that `dvc repro` runs by hand; agents to be served elsewhere
 /.rft/
 /exports/
+# what `rft upgrade` kept of a dvc.yaml that was edited by hand
+/dvc.yaml.edited
 """
 NOT_WALKED = """\
 # what DVC must not walk into or hash

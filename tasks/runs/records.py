@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -126,7 +127,13 @@ class RunRecord(reports.Report):
         clean += ["--until", self.until] if self.until and self.state != "stopped" else []
         spent = self.max_hours is not None and self.spent_s >= 3600 * self.max_hours
         settings = self._with_more_hours() if self.state == "paused" or spent else [*self.settings]
-        return commands.command("run", *window, *clean, settings=settings)
+        return commands.command("run", *self._named(), *window, *clean, settings=settings)
+
+    def _named(self) -> list[str]:
+        """Name the agent where the command would be of another, or of any."""
+        program = os.environ.get(commands.PROGRAM, "")
+        named = f" --agent {shlex.quote(self.agent or '')}"
+        return ["--agent", self.agent] if self.folder and self.agent and not program.endswith(named) else []
 
     def _with_more_hours(self) -> list[str]:
         pairs = zip(self.settings[::2], self.settings[1::2], strict=True)

@@ -163,8 +163,9 @@ def test_two_agents_schedules_are_served_and_runs_start_from_them(
         family = psutil.Process(up.pid).children(recursive=True)
         [named] = [run for run in post(f"{api}/flow_runs/filter", {}) if record.name in run["name"]]
         assert (named["name"], named["id"]) == (f"retrain {record.name}", record.flow_run_id)
-        told = post(f"{api}/logs/filter", {"logs": {"flow_run_id": {"any_": [named["id"]]}}})
-        assert "[train] 1/20 steps, reward 0.05" in [line["message"] for line in told], "while it goes on"
+        asked = {"logs": {"flow_run_id": {"any_": [named["id"]]}}}
+        step = "[train] 1/20 steps, reward 0.05"
+        waited_for(lambda: step in [line["message"] for line in post(f"{api}/logs/filter", asked) or []], up)
         second = scripted.rft("-C", str(scripted.root), "up", "--port", str(port))
         assert second.returncode == 3
         assert f"port {port} is taken" in second.stderr

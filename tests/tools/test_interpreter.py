@@ -99,6 +99,26 @@ def test_tools_run_where_their_packages_are(agent: config.Recipe) -> None:
         running(ours, config.Tools(where="local")).__enter__()
 
 
+@pytest.mark.slow
+def test_a_relative_interpreter_is_looked_for_from_the_top(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".venv").symlink_to(theirs.parents[1])
+    (tmp_path / "agents/refunds").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "agents/refunds")
+    assert interpreter.found(".venv/bin/python") == str(tmp_path / ".venv/bin/python")
+    assert interpreter.facts(".venv/bin/python")["missing"] == []
+
+
+@pytest.mark.slow
+def test_examples_that_import_their_tools_are_told_why_that_fails(agent: config.Recipe) -> None:
+    home = Path(agent.path)
+    (home / "examples.py").write_text("from .tools import price\n" + EXAMPLES)
+    with pytest.raises(UserError, match=r"their_package.*examples\.py is loaded here too, not under recipe\.python"):
+        recipe.load(agent)
+
+
 def _with(lines: str, place: Path) -> Path:
     place.write_text(f"#!/bin/sh\n{lines}\n")
     place.chmod(0o755)
