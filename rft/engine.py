@@ -26,7 +26,7 @@ from rft.process import ROOT
 
 FOLDER = "RFT_ENGINE"
 """The environment variable that names the folder of a run's engine (agent_rft.py)."""
-THEIRS, PYTHON = "recipe:", "recipe:python"
+THEIRS, PYTHON = "recipe:", "recipe.python"
 """What stands before a path of `recipe.sources`; the packages of `recipe.python`, as one hash."""
 DECIDING = (
     "accelerate", "datasketch", "great-expectations", "Jinja2", "jsonschema-rs", "msgspec", "nltk", "numpy", "pandas",

@@ -68,7 +68,7 @@ def facts(python: str) -> dict[str, Any]:
 
 @lru_cache
 def _facts(place: str, python: str) -> dict[str, Any]:
-    told = json.loads(_ask([place, "-I", "-c", _PROBE], python))
+    told = _ask([place, "-I", "-c", _PROBE], python)
     if tuple(told["version"][:2]) < OLDEST:
         version, oldest = ".".join(map(str, told["version"])), ".".join(map(str, OLDEST))
         raise UserError(f"params.yaml: recipe.python = {python!r} is Python {version}. The tool server needs {oldest}.")
@@ -99,10 +99,12 @@ def described(python: str, folder: Path, options: str, sources: tuple[str, ...])
 @lru_cache
 def _described(python: str, folder: Path, options: str, sources: tuple[str, ...], stamp: Any) -> Described:
     arguments = [str(folder), "--options", options, *(word for one in sources for word in ("--source", one))]
-    return Described.model_validate_json(_ask(command(python, *arguments, "--describe"), python))
+    return Described.model_validate(_ask(command(python, *arguments, "--describe"), python))
 
 
-def _ask(asked: list[str], python: str) -> str:
+def _ask(asked: list[str], python: str) -> dict[str, Any]:
+    """Return what the last line says, as JSON: what the user's code prints on its way stands
+    before."""
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except OSError as error:
@@ -112,4 +114,7 @@ def _ask(asked: list[str], python: str) -> str:
         raise UserError(f"params.yaml: recipe.python = {python!r} did not answer within {_PATIENCE_S:.0f} s.") from None
     if done.returncode:
         raise UserError(f"{done.stderr.strip() or 'no output'}\n(params.yaml: recipe.python = {python!r})")
-    return done.stdout
+    try:
+        return json.loads(done.stdout.rstrip().rpartition("\n")[2])
+    except ValueError:
+        raise UserError(f"params.yaml: recipe.python = {python!r} answered {done.stdout[-200:]!r}.") from None

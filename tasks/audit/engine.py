@@ -30,7 +30,7 @@ def verify(run: Recorded, stage: str) -> str:
     modules = _read(run, own)
     tool = _packages(run, _read(run, pins))
     theirs = {name: modules.pop(name) for name in [*modules] if name.startswith(rft_engine.THEIRS)}
-    theirs.pop(rft_engine.PYTHON, None)  # of an interpreter that may be elsewhere
+    modules.pop(rft_engine.PYTHON, None)  # of an interpreter that may be elsewhere
     above = {name: name.removeprefix(rft_engine.THEIRS) for name in theirs}
     if changed := [above[name] for name, sha256 in theirs.items() if _recorded_sha256(run, above[name]) != sha256]:
         raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, by {own}")

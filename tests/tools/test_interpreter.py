@@ -30,6 +30,8 @@ TOOLS = '''
 import money
 import their_package
 
+print("loaded, as a library may say")
+
 
 def price(cents: int) -> str:
     """Say a price.
@@ -130,6 +132,7 @@ def _with(lines: str, place: Path) -> Path:
     [
         (None, "there is no such interpreter"),
         ("exit 3", "no output"),
+        ("echo hello", "answered 'hello"),
         (
             'echo \'{"version": [3, 9, 1], "packages": [], "missing": []}\'',
             "is Python 3.9.1. The tool server needs 3.11",
