@@ -62,10 +62,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 
 
 def run_ladder(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
-    """A recorded run whose policy and traffic are its own. Which of two is older, their records say
-    in seconds."""
-    while records.now() in {record.started for record in records.load_all(scripted.clone)}:
-        time.sleep(0.05)
+    """A recorded run whose policy and traffic are its own, younger than those before it."""
+    wait_for_a_new_second(scripted.clone)
     (scripted.script / "data/traffic/current_profile.json").write_text(word)
     (scripted.script / "data/policy/model.bin").write_text(f"policy of {word}")
     params = config.load(scripted.root / "params.yaml")
@@ -73,6 +71,12 @@ def run_ladder(scripted: ladder_clone.Scripted, word: str) -> RunRecord:
         update={"train": params.train.model_copy(update={"steps": 1 + len(records.load_all(scripted.clone))})}
     )
     return ladder_clone.run_ladder(scripted, train=settings.train)
+
+
+def wait_for_a_new_second(clone: Clone) -> None:
+    """Records say in whole seconds which of two runs is older, and a scripted run takes less."""
+    while records.now() in {record.started for record in records.load_all(clone)}:
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -503,6 +507,7 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
     measured = run_ladder(scripted, "measured")
     (scripted.script / "data/traffic/current_profile.json").write_text("newest")
     settings = params.model_copy(update={"policy": params.policy.model_copy(update={"seed": 8})})
+    wait_for_a_new_second(scripted.clone)
     what = runs.plan(scripted.clone, settings, champions.of_params(scripted.clone, settings))
     with pytest.raises(KeyboardInterrupt), runs.start(scripted.clone, what) as run:  # noqa: PT012
         repro.repro(run.tree, "traffic", scripted.clone.state, run.name)
