@@ -139,7 +139,7 @@ def commit_kill(args: list[str]) -> Figure:
 
 def _prepared(folder: Path) -> Path:
     """A tree as a run has it, up to the examples; its stages are counted from here on."""
-    from rft import config, reports
+    from rft import config, files, reports, stage_files
     from tasks.runs import engine
     from tests import ladder, tiny_recipe
 
@@ -149,7 +149,7 @@ def _prepared(folder: Path) -> Path:
     shutil.copytree(ROOT / "rft", folder / "rft", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".dvc").mkdir()
     (folder / ".dvc/config").write_text(CONFIG)
-    ours = tiny_recipe.make(folder / "recipes")
+    ours = tiny_recipe.teachable(tiny_recipe.make(folder / "recipes"))
     tools = (ours / "tools.py").read_text()
     for function, what in (("lookup", "tool calls"), ("grade", "gradings")):
         head, body = tools.split(f"def {function}(", 1)
@@ -168,6 +168,8 @@ def _prepared(folder: Path) -> Path:
     with ladder.inside(folder):
         reports.write(reports.Champion(), Path("data/champion/champion.json"))
         ladder.run("examples", settings)
+        test = files.sha256(stage_files.examples_file("test"))
+        stage_files.write(reports.Opening(look="a" * 64, test_sha256=test))
     engine.write(folder, config.Recipe(path=str(folder / "recipes/tiny")), folder / ".rft")
     return folder
 
