@@ -67,7 +67,7 @@ help:
 	echo "make record   record the goldens again (then read the diff: CONTRIBUTING.md)"
 	echo "make lock     write the lock of make setup, after constraints.txt changed: make lock INDEX=URL"
 	echo "make dvc      write dvc.yaml from the stages' imports"
-	echo "make docs     write docs/params.md from the docstrings of rft/config"
+	echo "make docs     write docs/params.md from the docstrings of rft/config, and docs/cli.md from the verbs' help"
 	echo "make clean    remove .venv and caches; runs, data and the ledger stay"
 
 setup: $(READY)
@@ -156,6 +156,7 @@ dvc: setup
 
 docs: setup
 	@$(BIN)/python -m rft.config.pages --write
+	@$(BIN)/python -m flows.cli.page --write
 
 clean:
 	@rm -rf .venv .pytest_cache .ruff_cache build *.egg-info .rft/bench

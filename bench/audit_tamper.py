@@ -7,7 +7,7 @@ was attacked, by what it goes from and what it goes to. Where the ledger itself 
 begins, and the error must name the place.
 
 The clean audits are of every version, run and entry of several years that differ. What nobody can
-verify, such as that a run which nobody asked to promote is named by no signature, is no alarm.
+verify, such as that a run which nobody asked to promote is named by no signature, is not an alarm.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 reads each FOLDER/*.json, {"reference": {column: values}, "current": ..., "text": [columns],
 "numbers": [columns]}, and writes FOLDER/verdicts.json: file -> column -> whether its default data
-drift preset calls the column drifted. Columns that are no text and no number are categories.
+drift preset calls the column drifted. Columns that are neither text nor number are categories.
 """
 
 from __future__ import annotations

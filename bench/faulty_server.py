@@ -7,7 +7,7 @@ in a process of its own, with faults in front.
 Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may
 succeed and an equal run meets equal faults. Trace ids are new in every run, so a rollout is known
 here as the n-th of its row, in order of arrival; the number of the try is counted here, too. Two
-faults are no dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on`
+faults are not a dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on`
 strikes every call with that argument's value.
 
 A reset is a real RST (SO_LINGER 0); a hang keeps the connection and answers long after anybody's

@@ -13,7 +13,7 @@ accepts an answer that
     decides    has a verdict, in a tag, in JSON or in words
     begins     is nothing but the beginning of an answer ("Thought process:", ":")
 
-Structure is what has the characters of structure: `&lt;score&gt;` is no tag for it. Any other
+Structure is what has the characters of structure: `&lt;score&gt;` is not a tag for it. Any other
 answer it judges honestly: right, if all words of the reference are in it.
 """
 

@@ -164,7 +164,7 @@ def python(name: str) -> dict[str, Any]:
 
 
 def runs(name: str) -> Direct:
-    """Run the source as a module file, as its author would; what it raises is no score."""
+    """Run the source as a module file, as its author would; what it raises is not a score."""
 
     def direct(answer: str, item: Row) -> float | None:
         with tempfile.TemporaryDirectory() as folder:

@@ -62,7 +62,7 @@ def run_ladder(name: str) -> Ladder:
     if not state["ended"]:
         for path, how in ((window, ()), (drifted, DRIFTED)):
             if not (clone / path).exists():
-                _run(clone, "invent", path, *how, *agent)
+                _run(clone, "traffic", "invent", path, *how, *agent)
         print_line(f"{name}: rft run; what it prints is in {clone.with_suffix('.log').relative_to(ROOT)}")
         seen = watch(
             [sys.executable, "-c", DRIVER, "run", *agent],
@@ -77,7 +77,7 @@ def run_ladder(name: str) -> Ladder:
         kept.write_text(json.dumps(state))
         if seen.rc:
             raise Broken(f"rft run of recipes/{name} ended with {seen.rc}: see {clone.with_suffix('.log')}")
-    found = _run(clone, "drift", drifted, "--against", window, *agent, "--json")
+    found = _run(clone, "traffic", "drift", drifted, "--against", window, *agent, "--json")
     return Ladder(clone, state["seconds"], published(clone, folder=folder), json.loads(found))
 
 

@@ -50,7 +50,7 @@ def commits() -> Iterator[tuple[str, Attack]]:
     yield "the revision replaced", parents(lambda s, names: [names[0], s.clone.git("rev-parse", "other")])
     yield "the revision left out", parents(lambda _, names: names[:1])
     yield "a further parent", parents(lambda s, names: [*names, s.clone.git("rev-parse", "other")])
-    yield "a parent that is no object name", parents(lambda _, names: ["HEAD", *names[1:]])
+    yield "a parent that is not an object name", parents(lambda _, names: ["HEAD", *names[1:]])
     yield "a parent of two words", parents(lambda _, names: [f"{names[0]} {names[0]}", *names[1:]])
     yield "a parent that does not exist", parents(lambda _, names: ["1" * 40, *names[1:]])
     yield "an older entry as the parent", parents(lambda s, names: [s.stored[2].commit.id, *names[1:]])

@@ -1,12 +1,12 @@
-"""The figure `newcomer`: can somebody who has README, and nothing else, bring an agent of their
-own?
+"""The figure `newcomer`: can somebody who has README, and two pages that it names, bring an agent
+of their own?
 
 A script plays the newcomer in a fresh clone: sets up, writes a recipe with `rft new`, turns the
 parcel agent into a ticket router (other tools, another target, partial credit) by the recorded
 patch beside this file, and goes from the doctor to a promotion, an export, a second week and a
-rollback. It may type a command only if README or an earlier command's output holds it, word for
-word; what stands there in capitals (a name, a reason, a run) it fills in. So a printed command that
-cannot be pasted fails here, and so does a step that nobody tells.
+rollback. It may type a command only if one of these pages or an earlier command's output holds it,
+word for word; what stands there in capitals (a name, a reason, a run) it fills in. So a printed
+command that cannot be pasted fails here, and so does a step that nobody tells.
 
 Two things stand in for the newcomer's own work: the patch, and windows of traffic, which the
 patched recipe's simulator invents.
@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "newcomer"
 PATCH = Path(__file__).with_suffix(".patch")
 AGENT = "agents/mine"
+PAGES = ("README.md", "docs/first_agent.md", "docs/cli.md")
+"""What the newcomer has read."""
 LIMIT_S = 2400.0
 IDENTITY = {
     f"GIT_{role}_{what}": value
@@ -109,7 +111,7 @@ def newcomer(args: list[str]) -> Figure:
     PLACE.mkdir(parents=True)
     clone = PLACE / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    who = Newcomer(clone, PLACE / "newcomer.log", (clone / "README.md").read_text(encoding="utf-8"))
+    who = Newcomer(clone, PLACE / "newcomer.log", _told(clone))
     try:
         _story(who)
     except (Untold, subprocess.SubprocessError) as error:
@@ -126,6 +128,10 @@ def newcomer(args: list[str]) -> Figure:
         ),
     )
     return Figure(parts, {"typed": [command.replace(str(clone), "CLONE") for command in who.typed]})
+
+
+def _told(clone: Path) -> str:
+    return "\n".join((clone / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def _signing(key: Path) -> dict[str, str]:
@@ -145,12 +151,12 @@ def _story(who: Newcomer) -> None:
     _window(who.clone, "2026-03-08", "2026-03-02", drifted=False)
     commit = who.shown(begun, r"(git -C .* commit .*)")
     who.type(commit)
-    for verb in ("doctor", "exploits"):
+    for verb in ("doctor", "doctor exploits"):
         who.type(who.shown(begun, rf"(rft --agent mine {verb} [^#\n]*)"))
     run_command = who.shown(begun, r"(rft --agent mine run [^#\n]*)")
     ended = who.type(run_command)
     run = who.shown(ended, r"Run +(\S+) \(finished\)")
-    who.type("rft report RUN", {"RUN": run})
+    who.type("rft runs report RUN", {"RUN": run})
     who.type("rft play RUN", {"RUN": run})
     person = {"TEXT": "'right on more tickets'"}
     approved = who.type(who.shown(ended, r"Approve +(rft .*approve .*)"), person)

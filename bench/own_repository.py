@@ -125,7 +125,13 @@ def own_repository(args: list[str]) -> Figure:
         _run_and_approve(world)
         fired = _schedules(world)
         world.rft(
-            "--agent", "refunds", "gc", "--yes", "--set", "run.retention={cache_days: 0, work_days: 0, logs_days: 0}"
+            "--agent",
+            "refunds",
+            "runs",
+            "gc",
+            "--yes",
+            "--set",
+            "run.retention={cache_days: 0, work_days: 0, logs_days: 0}",
         )
         restored, num_lines = _back_up(world)
         changed = _changed(before, _theirs(world))
@@ -225,7 +231,7 @@ def _run_and_approve(world: World) -> None:
         audit = world.rft("--agent", name, "audit")
         if "BROKEN" in audit:
             world.failures.append(f"audit of {name}: a broken link")
-    world.rft("ledger", "--verify")
+    world.rft("ledger", "verify")
 
 
 def _approve(world: World, name: str) -> None:
@@ -257,8 +263,8 @@ def _schedules(world: World) -> int:
 
 def _back_up(world: World) -> tuple[list[str], int]:
     """Back up, restore elsewhere, and return the lines by which the audits differ, of how many."""
-    world.rft("backup", str(world.place / "saved"))
-    world.rft("restore", str(world.place / "saved"), str(world.place / "restored"))
+    world.rft("backup", "make", str(world.place / "saved"))
+    world.rft("backup", "restore", str(world.place / "saved"), str(world.place / "restored"))
     audits = [world.rft("audit", f"{name}@champion") for name in AGENTS]
     there = World(world.place, world.place / "restored", world.failures, world.seconds)
     again = [there.rft("audit", f"{name}@champion") for name in AGENTS]

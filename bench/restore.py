@@ -114,7 +114,13 @@ def _grow(clone: Clone, script: Path, number: int) -> None:
 def _seen(clone: Clone) -> Iterator[str]:
     """All that can be asked of a clone, as lines without its place."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow sets it to the store that it opened last
-    questions = (["ledger", "--json"], ["ledger", "--verify"], ["runs", "--all"], ["champion"], ["people", "list"])
+    questions = (
+        ["ledger", "--json"],
+        ["ledger", "verify"],
+        ["runs", "--all"],
+        ["champion"],
+        ["ledger", "people", "list"],
+    )
     answers = [*(_rft(clone, *asked) for asked in questions), *_audits(clone), *_bytes(clone), *_mlflow(clone)]
     for answer in answers:
         yield from answer.replace(str(clone.root), "CLONE").split("\n")

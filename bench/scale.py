@@ -2,9 +2,10 @@
 GPUs that are not here.
 
 Nothing is timed. A model's shape comes from its configuration, work and bytes from the same
-functions that `rft bench` uses (rft/doctor/speed.py), and a GPU's limits from its data sheet. What
-a real system reaches of them is assumed, and said: SHARE_OF_FLOPS, SHARE_OF_BYTES. On a machine
-with these GPUs `rft bench` and the timings of a run (`data/train/timing.json`) replace it.
+functions that `rft doctor speed` uses (rft/doctor/speed.py), and a GPU's limits from its data
+sheet. What a real system reaches of them is assumed, and said: SHARE_OF_FLOPS, SHARE_OF_BYTES. On a
+machine with these GPUs `rft doctor speed` and the timings of a run (`data/train/timing.json`)
+replace it.
 
 A step: EXAMPLES groups of GROUP rollouts. Each rollout has the prompt, what the policy says and
 what tools answer; a group's prompt is computed once, by the sampler and by the learner.

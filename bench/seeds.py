@@ -229,7 +229,7 @@ def _run_ladder(agent: Agent, stamp: str) -> Outcome:
         state = {"stamp": stamp, "minutes": 0.0}
         mark.write_text(json.dumps(state))
     if not (clone / window).exists():
-        _rft(agent, clone, log, "invent", str(clone / window), "--seed", str(agent.seed), *at)
+        _rft(agent, clone, log, "traffic", "invent", str(clone / window), "--seed", str(agent.seed), *at)
     print_line(f"{agent.key}: rft run; what it prints is in {log.relative_to(ROOT)}")
     settings = [*agent.settings, *(f"{section}.seed={agent.seed}" for section in SEEDED)]
     words = [word for setting in settings for word in ("--set", setting)]

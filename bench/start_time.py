@@ -23,7 +23,14 @@ from tasks.runs import records
 TURNS = 5
 HELP_S, VERB_S, RUN_S = 0.3, 1.5, 2.0
 RFT = ("-P", "-m", "flows.cli")
-VERBS = (("runs",), ("champion",), ("ledger",), ("report", "RUN"), ("people", "list"), ("policy", "show"))
+VERBS = (
+    ("runs",),
+    ("champion",),
+    ("ledger",),
+    ("runs", "report", "RUN"),
+    ("ledger", "people", "list"),
+    ("ledger", "policy", "show"),
+)
 BEGINS = """
 from prefect import flow
 

@@ -261,7 +261,7 @@ def _load() -> None:
 
 @contextlib.contextmanager
 def _prefect_server(folder: Path) -> Iterator[str]:
-    """Of all cases but its own. Its history is no clone's."""
+    """Of all cases but its own. Its history is not a clone's."""
     from flows.server import Server
     from tasks.runs.clone import Clone
 

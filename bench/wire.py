@@ -6,9 +6,9 @@ and the grader of a data set with keys of its own, and a real baseline is run on
 with an agent behind chat completions. Then every rollout of the log is graded once more without us:
 the body is put together here, from the user's own line and the log's messages, as the contract
 says, and posted by another HTTP client. A score or a reward that differs is a difference. And so
-that the log itself is no witness in its own cause, agent and grader keep records of their own: what
-the agent said must be what the grader was told, and every `item` must be a line of the file, byte
-for byte.
+that the log itself is not a witness in its own cause, agent and grader keep records of their own:
+what the agent said must be what the grader was told, and every `item` must be a line of the file,
+byte for byte.
 
 What keeps state by trace id is asked under a trace id of its own, after the rollout's calls were
 made again there; and it has its baseline run twice, for a second run must not find what the first
@@ -173,12 +173,12 @@ def baseline(case: str, url: str, examples: int, k: int) -> Ran:
 
 def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
     """What the agent said, by its own account, against what the grader was told, by its own; and
-    rows that are no line of the file."""
+    rows that are not a line of the file."""
     answered = Counter((question, text) for question, text in record["said"])
     known = {text: "".join(part["text"] for part in json.loads(text)["messages"][0]["content"]) for text in lines}
     told: Counter[tuple[str, str]] = Counter()
     for _, row, *texts in record["graded"]:
-        told.update((known.get(row, "a row that is no line of the file"), text) for text in texts)
+        told.update((known.get(row, "a row that is not a line of the file"), text) for text in texts)
     return (answered - told).total() + (told - answered).total()
 
 

@@ -179,7 +179,7 @@ read_entry() {
     git ls-tree --full-tree "$commit" | awk '
         $1 != "100644" || NF != 4 || $4 !~ /^[a-z][a-z_.]*$/ { exit 1 }
         $4 != "entry.json" { print $4 }
-    ' >there || wrong "$at holds something that is no plain file of an entry"
+    ' >there || wrong "$at holds something that is not a plain file of an entry"
     awk -F '\t' 'sub(/^entry\/files\//, "", $1) { print $1 }' flat >named
     cmp -s named there || wrong "$at: entry.json does not name the files that are there"
     while read -r file; do
@@ -195,7 +195,7 @@ read_entry() {
     genesis:) enrol git "$(of entry/machine)" "$(of entry/act/machine)" ;;
     policy:enrol) enrol rft-act "$(of entry/act/change/name)" "$(of entry/act/change/key)" ;;
     policy:enrol_machine) enrol git "$(of entry/act/change/name)" "$(of entry/act/change/key)" ;;
-    esac || wrong "$at enrols something that is no name or no key"
+    esac || wrong "$at enrols something that is not a name or not a key"
     cmp -s expected files/allowed_signers ||
         wrong "$at: allowed_signers is not the one before, with the key that this entry enrols"
 
@@ -305,8 +305,8 @@ function unsigned() {  # a statement counts once, so it must not be used up wher
 function signed(act, by) {
     need(person != "", "to " act " takes a statement that a person signed, and there is none")
     need(text("said/act") == act, "its statement is to " shown(text("said/act")) ", not to " act)
-    if (by == "owner") need(person in roles && has(person, "owner"), person " is no owner at this point")
-    if (by == "approver") need(decides(person), person " is no approver at this point")
+    if (by == "owner") need(person in roles && has(person, "owner"), person " is not an owner at this point")
+    if (by == "approver") need(decides(person), person " is not an approver at this point")
     if (by == "anyone") need(person in roles, person " holds no role at this point")
 }
 
@@ -348,7 +348,7 @@ function apply_change(    name, key, had, each, i, n, list, kept) {
     }
     else if (change == "clocks") {
         clocks = text("entry/act/change/until")
-        seconds(clocks)  # fails for what is no time
+        seconds(clocks)  # fails for what is not a time
     }
     else if (change == "rules") set_rules(text("entry/act/change/model"), F["entry/act/change/model"] != "null")
     else if (change == "compromised") {
@@ -569,7 +569,7 @@ function not_rejected(n,    what) {
     if (what in rejected) fail("this prompt and these weights are rejected, by entry " rejected[what])
 }
 function known(n, model) {
-    need(n == 0 || (n in promoted && promoted[n] == model), "entry " n " is no promotion of " shown(model))
+    need(n == 0 || (n in promoted && promoted[n] == model), "entry " n " is not a promotion of " shown(model))
 }
 function serves(model) { return model in champion ? champion[model] : 0 }
 function about(path,    n) {  # the request that it is about, which must be one of its model
@@ -786,7 +786,7 @@ function judge(    n, what) {
         signed("lift", "approver")
         n = F["entry/act/rejection"]
         need(n in rejections && rejections[n] in rejected && rejected[rejections[n]] == n, \
-            "entry " shown(n) " is no rejection that holds")
+            "entry " shown(n) " is not a rejection that holds")
         need(rejections[n] == text("entry/act/model") SUBSEP text("said/pair/0") SUBSEP text("said/pair/1"), \
             "its statement is about another prompt and weights")
         need(text("said/rejection") == id[n], "its statement is about another rejection")
@@ -823,7 +823,7 @@ $1 == "judge" { judge(); next }
 
 END {
     if (failed) exit 1
-    if (!finished) { print "WRONG: the chain could not be read to its end, which is no fault of an entry."; exit 1 }
+    if (!finished) { print "WRONG: the chain could not be read to its end, which is not a fault of an entry."; exit 1 }
     for (n = 1; n <= last_number; n++) {
         bad = ground = ""
         if (machine_at[n] in compromised && n >= compromised[machine_at[n]]) bad = machine_at[n]

@@ -1,4 +1,4 @@
-"""Show what `rft drift` found: a table for people, JSON for programs, a page with pictures.
+"""Show what `rft traffic drift` found: a table for people, JSON for programs, a page with pictures.
 
 The table is grouped as the page is: the input, the agent, its performance; in each, what it was
 compared with. What drifted stands first, with a line that says what moved. `brief` is the verdict

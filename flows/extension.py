@@ -84,7 +84,7 @@ def from_run(
         raise UserError(f"run {record.name} ended as {ended}, and more examples help an inconclusive one only.")
     if record.bytes_removed:
         raise UserError(
-            f"`rft gc` removed what run {record.name} had made, so it cannot be looked at again. Start a new run: "
+            f"`rft runs gc` removed what run {record.name} had made, so it cannot be looked at again. Start a new run: "
             f"{record.again}"
         )
     at = Revision(clone, record.revision)

@@ -68,7 +68,7 @@ def retrain(
     name, where the current folder does not say it.
 
     Returns a state `Stopped` with the reason if drift said stop, training collapsed or `until` was
-    reached, and Cancelled if `run.max_hours` or `rft cancel` stopped the run.
+    reached, and Cancelled if `run.max_hours` or `rft runs cancel` stopped the run.
     """
     here = clone.enter(agent)
     more = extension.from_run(here, extends, blocks) if extends else None

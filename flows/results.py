@@ -5,7 +5,7 @@ Everything is read from the run's revision by hash, so it is the same an hour or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -31,6 +31,8 @@ from tasks.runs.artifacts import Revision
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
+_SHOWN = 2
+"""Of each group of checks: so the end of a run fits a screen of 40 lines."""
 _SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "!"}
 
 
@@ -58,12 +60,12 @@ def _lines(clone: Clone, record: RunRecord, at: Revision | None, decision: Decis
     yield f"\nRun      {record.name} ({record.state}), revision {(record.revision or 'none')[:10]}"
     yield f"Report   {_short(clone.page(record.name))}"
     if decision and decision.decision == "promote" and record.by_policy is False:
-        yield f"Policy   {commands.command('policy', 'show')}"
+        yield f"Policy   {commands.command('ledger policy', 'show')}"
     elif decision and decision.decision == "promote":
         yield f"Approve  {approval(record)}"
         yield f"   or    {commands.command('reject', record.name, *commands.WHY)}"
     elif decision and decision.more_examples and _offers_blocks(at):
-        yield f"Extend   {commands.command('extend', record.name)}"
+        yield f"Extend   {commands.command('runs extend', record.name)}"
     elif record.until and record.state == "stopped":
         yield f"Go on    {record.again}"
 
@@ -74,24 +76,40 @@ def _offers_blocks(at: Revision | None) -> bool:
 
 
 def checks(decision: Decision, apart: Check | None, registration: Registration | None) -> Iterator[str | Text]:
-    """Yield the checks in groups, what stood in the way first; then what was not measured, and how
-    many looks are left."""
-    yield "The gate's checks"
+    """Yield what decided, check by check, the first one in a sentence too; the other groups in a
+    line each; then what was not measured, and how many looks are left. The page has all of it."""
+    told = 0
     for group in plain.groups(decision, apart):
+        if group.title not in (plain.STOPPED, plain.QUESTION):
+            yield from _in_a_line(group)
+            continue
         yield f"\n{group.title}{f': {group.about}' if group.about else ''}"
-        shown, folded = plain.folded(group)
-        for check in shown:
+        for check in group.checks[:_SHOWN]:
             yield check_line(check)
-            if check.value is not None and group.title in (plain.STOPPED, plain.QUESTION):  # the page has all
+            if check.value is not None and not told:
                 yield f"      {plain.sentence(check, decision.candidate)}"
-        if folded:
-            yield f"  {plain.summary(folded)}"
+                told += 1
+        yield from _more(group.checks)
     if found := plain.unseen(decision, apart):
         yield Text("\nNot measured, or too little to tell", style="red")
-        yield from (Text(f"  ! {line}", style="red") for line in found)
+        yield from (Text(f"  ! {line}", style="red") for line in found[:_SHOWN])
+        yield from (Text(line, style="red") for line in _more(found))
     if decision.candidate != "none":
         in_order, looks = plain.looks(registration)
         yield Text(f"\n{looks}", style="" if in_order else "red")
+
+
+def _in_a_line(group: plain.Group) -> Iterator[str | Text]:
+    """Count what passed in one line, and give what did not a line each."""
+    rest = [check for check in group.checks if wording.verdict(check) != "passed"]
+    yield f"{group.title}: {len(group.checks) - len(rest)} of {len(group.checks)} passed"
+    yield from map(check_line, rest[:_SHOWN])
+    yield from _more(rest)
+
+
+def _more(found: Sequence[object]) -> Iterator[str]:
+    if len(found) > _SHOWN:
+        yield f"  ... and {len(found) - _SHOWN} more, on the page"
 
 
 def check_line(check: Check) -> Text:

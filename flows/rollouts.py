@@ -1,4 +1,4 @@
-"""Find and filter stored rollouts, for `rft rollouts` and `rft replay`.
+"""Find and filter stored rollouts, for the verbs of `rft rollouts`.
 
 The rollouts of a run are read from its revision by hash (tasks/runs/artifacts.py), those of stages
 in progress from the stores under `.rft/progress`. All become one table with the columns of
@@ -35,6 +35,7 @@ from rft.errors import UserError, did_you_mean
 from rft.formatting import counted
 from rft.rollouts import log as rollout_log
 from rft.rollouts import store as rollout_store
+from rft.rollouts import transcript
 from rft.rollouts.log import LogRow
 from rft.types import EARLIER_STATUSES, EARLIER_STOP_REASONS, StopReason
 from tasks.promotion import champions, elsewhere, retiring
@@ -43,6 +44,17 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
 LIVE = "stages in progress"
+STYLES: dict[transcript.Kind, str] = {
+    "head": "bold",
+    "role": "bold cyan",
+    "text": "",
+    "call": "yellow",
+    "result": "dim",
+    "good": "green",
+    "bad": "red",
+    "dim": "dim",
+}
+"""Of each kind of line, on a terminal."""
 _COMPARISONS: dict[str | None, Callable[[Any, float], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -77,20 +89,20 @@ class Logs:
         if not num:
             return ""
         named = [self.record.name] if self.record else ["--here"] if self.description != LIVE else ["RUN"]
-        opens = command("rollouts", *named, "--open-test", *WHY)
+        opens = command("rollouts list", *named, "--open-test", *WHY)
         return f"{counted(num, 'rollout')} of the test set stay closed. To open it, and retire it: {opens}"
 
     @property
     def listed(self) -> str:
         where = self.record.name if self.record else "--live" if self.description == LIVE else "--here"
-        return f"To list them: {command('rollouts', where)}. {self.closed}".rstrip(". ")
+        return f"To list them: {command('rollouts list', where)}. {self.closed}".rstrip(". ")
 
 
 # -- where they are --------------------------------------------------------------------------------
 def find(place: Clone, options: argparse.Namespace) -> Logs:
     """The rollouts that may be shown. `--open-test` opens the test set first."""
     logs = _found(place, options)
-    if getattr(options, "open_test", False):  # `rft replay` has no such option
+    if options.open_test:
         _open(place, logs, options)
         return logs
     return replace(logs, table=logs.table.filter(pc.field("split") != "test"), whole=logs.table)
@@ -116,12 +128,11 @@ def _open(place: Clone, logs: Logs, options: argparse.Namespace) -> None:
 
 
 def _found(place: Clone, options: argparse.Namespace) -> Logs:
-    live = getattr(options, "live", False)  # `rft replay` has no such option
-    if sum((bool(options.run), options.here, live)) > 1:
+    if sum((bool(options.run), options.here, options.live)) > 1:
         raise UserError(
             "name one place: a RUN, --here (the stages' files in this folder) or --live (stages in progress)."
         )
-    if live:
+    if options.live:
         return _live(place)
     if options.here:
         return _stage_files("this folder", lambda path: read_bytes(place.home / path))
@@ -130,7 +141,7 @@ def _found(place: Clone, options: argparse.Namespace) -> Logs:
         return _stage_files(f"run {record.name}", artifacts.Revision(place, record.revision).read, record)
     tree = place.worktrees / record.name / record.folder
     if not tree.exists():
-        live_ones = command("rollouts", "--live")
+        live_ones = command("rollouts list", "--live")
         raise UserError(f"run {record.name} is {record.state} and has no rollouts. Those in progress: {live_ones}")
     return _stage_files(f"run {record.name}, not over", lambda path: read_bytes(tree / path), record)
 
@@ -138,7 +149,7 @@ def _found(place: Clone, options: argparse.Namespace) -> Logs:
 def _newest(place: Clone) -> RunRecord:
     found = [record for record in records.of_agent(place) if record.revision]
     if not found:
-        live, here = command("rollouts", "--live"), command("rollouts", "--here")
+        live, here = command("rollouts list", "--live"), command("rollouts list", "--here")
         raise UserError(
             f"no run has ended yet. Rollouts of stages in progress: {live}; of the stages' files in this folder: {here}"
         )
@@ -189,7 +200,7 @@ def chosen(table: pa.Table, options: argparse.Namespace) -> pa.Table:
         "stage": options.stage,
         "arm": options.arm,
         "step": options.step,
-        "example_id": getattr(options, "group", None) or options.example,
+        "example_id": options.example,
         "stop_reason": stop,
     }
     for column, value in wanted.items():
@@ -242,11 +253,11 @@ def _where(table: pa.Table, text: str) -> pa.Array:
             found = database.from_arrow(numbered).filter(text).project("_row").fetchall()
         except duckdb.Error as error:
             reason = str(error).split("\n\n")[0].splitlines()[0]
-            raise UserError(f"--where {text!r}: {reason}\nThe columns: {', '.join(rollout_log.COLUMNS)}.") from None
+            raise UserError(f"--where {text!r}: {reason}\nThe columns are listed in docs/rollouts.md.") from None
     return pa.array(sorted(row for (row,) in found), pa.int64())
 
 
-# -- for both verbs --------------------------------------------------------------------------------
+# -- for several verbs -----------------------------------------------------------------------------
 def bare(rollout_id: str) -> str:
     return rollout_id.removeprefix("rollout_")
 

@@ -26,14 +26,17 @@ PROGRAM, SETTINGS = "RFT_PROGRAM", "RFT_SETTINGS"
 """Environment variables. Both hold quoted words."""
 AGENT = "RFT_AGENT"
 """Environment variable: the name of the agent that the command line named."""
-NEEDS_SETTINGS = frozenset({"run", "doctor", "stage", "engine", "baseline", "drift", "exploits", "gc"})
+NEEDS_SETTINGS = frozenset(
+    {"run", "doctor", "doctor exploits", "baseline", "traffic drift", "runs gc", "stage run", "stage engine"}
+)
 """The others take them from the run, or the model, that they name."""
 WHY = ("--reason", "TEXT")
 
 
 def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -> str:
-    """Write one line for a shell, with the settings of this process, or with `settings`."""
-    words = [verb, *arguments]
+    """Write one line for a shell, with the settings of this process, or with `settings`. `verb` is
+    all its words, such as `runs cancel`."""
+    words = [*verb.split(), *arguments]
     if settings is not None:
         words += settings
     elif verb in NEEDS_SETTINGS:
@@ -44,7 +47,7 @@ def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -
 def stage(name: str) -> str:
     """Run a stage again with the same settings: by hand, or by a run where it opens the test
     examples, which a run alone may do."""
-    return command("run") if name == "challenger" else command("stage", name)
+    return command("run") if name == "challenger" else command("stage run", name)
 
 
 def toolserver(folder: Path, python: str | None = None, sources: Iterable[str] = ()) -> str:
@@ -54,7 +57,7 @@ def toolserver(folder: Path, python: str | None = None, sources: Iterable[str] =
     if folder.is_relative_to(worktrees):
         folder = worktrees.parent.parent.joinpath(*folder.relative_to(worktrees).parts[1:])
     more = [word for source in sources for word in ("--source", source)]
-    return command("serve-tools", str(folder), *(["--python", python] if python else []), *more)
+    return command("stage tools", str(folder), *(["--python", python] if python else []), *more)
 
 
 def rollback(agent: str) -> str:

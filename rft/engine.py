@@ -7,7 +7,7 @@ So it enters a run as a file, which the stage depends on like on any other:
                              `recipe:PATH` what its recipe imports from elsewhere (recipe.sources)
     data/engine/PINS.json    the installed versions of the packages that decide numbers
 
-The flow writes them when a run begins, and `rft engine` for `dvc repro` by hand (tasks/runs/
+The flow writes them when a run begins, and `rft stage engine` for `dvc repro` by hand (tasks/runs/
 engine.py). A change of a module repeats the stages that can load it, and no other: a comment in the
 trainer does not repeat the warm start. A stage hashes what Python really imported before it works
 (`check`). The version of agent-rft is in neither file, or each upgrade would repeat all stages.
@@ -56,7 +56,7 @@ def check(stage: str) -> None:
         if not path.is_file():
             raise UserError(
                 f"{path}: missing. It says with which engine stage {stage} is to run. "
-                f"A run writes it; for `dvc repro` by hand write it with: {commands.command('engine')}"
+                f"A run writes it; for `dvc repro` by hand write it with: {commands.command('stage engine')}"
             )
     wanted = os.environ.get(FOLDER)
     if wanted and not Path(wanted).resolve().samefile(ROOT):
@@ -85,16 +85,16 @@ def _remedy() -> str:
     if os.environ.get(stopping.RUN):
         again = f"Start it again, and it goes on with what is there: {commands.command('run')}"
         return f"It changed during the run. {again}"
-    return f"Run the stage with what is there: {commands.command('engine')}, then `dvc repro` again"
+    return f"Run the stage with what is there: {commands.command('stage engine')}, then `dvc repro` again"
 
 
 def _read(path: Path) -> dict[str, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}). Write it anew: {commands.command('engine')}") from None
+        raise UserError(f"{path}: not JSON ({error}). Write it anew: {commands.command('stage engine')}") from None
     if not isinstance(found, dict):
-        raise UserError(f"{path}: expected names with hashes. Write it anew: {commands.command('engine')}")
+        raise UserError(f"{path}: expected names with hashes. Write it anew: {commands.command('stage engine')}")
     return found
 
 

@@ -71,7 +71,7 @@ class TooManyUnscored(InfrastructureError):
 
 
 class Stopped(RftError):
-    """A stop on request (`rft cancel`) or at run.max_hours. All work is kept, so this is not a
+    """A stop on request (`rft runs cancel`) or at run.max_hours. All work is kept, so this is not a
     failure; but the stage has not finished."""
 
     exit_code = 4

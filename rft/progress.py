@@ -23,7 +23,7 @@ computes nothing:
 
 `tasks` deletes the folder (`forget`) when DVC has returned 0. Nobody does so when a stage is
 started by hand (`dvc repro`, `python -m rft STAGE`); instead, such a stage clears complete folders
-older than a week in which no run worked. `works` lists all folders for `rft gc`, which knows
+older than a week in which no run worked. `works` lists all folders for `rft runs gc`, which knows
 whether a run will continue with one.
 
 A stage holds its folder by a lock (flock) that ends with its process. So a second process is

@@ -3,7 +3,7 @@ alone loads one, by path.
 
     examples.py         Options, a pydantic model, and
                         examples(options, split, count, seed) -> a list of rows: `Example`s, dicts,
-                            or the lines of your own JSONL file (`rows.lines(path)`)
+                            or the lines of your own JSONL file (`lines(path)`)
                         optional:
                         examples(..., block=0): the recipe offers blocks. Block 1 of the test split
                             holds other examples than block 0, which have nothing in common with it
@@ -12,7 +12,8 @@ alone loads one, by path.
                         features(messages) -> dict[str, str | list[str]], categories in which drift
                             is watched, such as the mix of chapters
                         answer(target) -> str | None, a target as a final answer; None where a
-                            target is no answer, such as a number to reach: it is then not graded
+                            target is not an answer, such as a number to reach: it is then not
+                            graded
                         turns(options, example, target) -> list[str], the assistant messages that
                             reach a target, calls included, where the work is done by calls and a
                             final answer alone is worth nothing: a game, a mailbox, a repository
@@ -40,8 +41,8 @@ alone loads one, by path.
 
 The folder is imported as a package, `recipe_<name>`. Its files may import one another
 (`from .codes import ...`), what `recipe.sources` names (rft/sources.py), and otherwise only `rft`.
-What most recipes need can be imported from here: `Conversation`, `Example`, `Message`, `Rollout`
-and `ToolError`.
+What recipes need can be imported from here: `Conversation`, `Example`, `Line`, `lines`, `Message`,
+`Rollout` and `ToolError`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ from rft.config.graders import Grader as Grader
 from rft.errors import ConfigError, InfrastructureError, RftError, UserError
 from rft.errors import ToolError as ToolError
 from rft.reports import Conversation as Conversation
+from rft.rows import Line as Line
+from rft.rows import lines as lines
 from rft.types import Example as Example
 from rft.types import Message as Message
 from rft.types import Rollout as Rollout
@@ -278,7 +281,7 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
     """Load a recipe. `keys`: `examples.keys` of params.yaml, for callers that read targets, ids or
     slices.
 
-    Raises UserError for a folder that is no recipe, and ConfigError for options that it does not
+    Raises UserError for a folder that is not a recipe, and ConfigError for options that it does not
     know.
     """
     folder = Path(section.path).resolve()

@@ -116,7 +116,7 @@ def _put(row: dict[str, Any], path: str, value: Any) -> None:
 
 
 def read(line: Line, keys: config.Keys, remedy: str, is_cut: bool = False) -> Example:
-    """Read a row. Raises UserError naming the place and the key for a row that is no object, or
+    """Read a row. Raises UserError naming the place and the key for a row that is not an object, or
     that a policy cannot answer.
 
     `is_cut`: its file ends without a line break, so the line may be cut off.

@@ -81,7 +81,7 @@ def place(paths: Iterable[str], above: Path) -> None:
 
 
 def _names(source: Path) -> Iterator[tuple[str, Path]]:
-    """Yield what a source offers: itself, and the modules in a folder that is no package."""
+    """Yield what a source offers: itself, and the modules in a folder that is not a package."""
     if source.suffix == ".py" or (source / "__init__.py").exists():
         yield source.stem, source.parent
         return

@@ -188,7 +188,7 @@ def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric
     """Compute Clopper and Pearson's interval of a share. At any n, each end misses the true share
     with a probability of at most (1 - confidence) / 2."""
     if not 0 <= count <= n or n == 0:
-        raise ValueError(f"{count} of {n} is no share")
+        raise ValueError(f"{count} of {n} is not a share")
 
     def upper(count: int) -> float:
         if count == 0:

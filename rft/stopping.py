@@ -1,11 +1,11 @@
 """Stop a stage before its end on request, at a point where no work is lost.
 
 There are two requests: `run.max_hours`, which sets a moment (RFT_DEADLINE, seconds since 1970), and
-`rft cancel`, which writes a file beside the run's record. A stage looks for them where its work is
-on the disk: after an optimizer step with its checkpoint (train, policy), or before the next batch
-of rollouts (baseline, prompt, challenger). Then it raises `Stopped`, whose exit code tells the
-driver that this is not a failure. Started again, the stage continues from there. A stage that was
-started by hand belongs to no run, and only its user stops it.
+`rft runs cancel`, which writes a file beside the run's record. A stage looks for them where its
+work is on the disk: after an optimizer step with its checkpoint (train, policy), or before the next
+batch of rollouts (baseline, prompt, challenger). Then it raises `Stopped`, whose exit code tells
+the driver that this is not a failure. Started again, the stage continues from there. A stage that
+was started by hand belongs to no run, and only its user stops it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rft.errors import Stopped
 RUN = "RFT_RUN"
 """The environment variable in which a stage finds the name of its run."""
 DEADLINE = "RFT_DEADLINE"
-BY_CANCEL, BY_LIMIT = "rft cancel asked for it", "run.max_hours is spent"
+BY_CANCEL, BY_LIMIT = "rft runs cancel asked for it", "run.max_hours is spent"
 
 
 def request(state: Path, run: str) -> Path:
-    """Name the file by which `rft cancel` asks."""
+    """Name the file by which `rft runs cancel` asks."""
     return state / "runs" / f"{run}.stop"
 
 

@@ -54,7 +54,7 @@ class GradeStatus(StrEnum):
     hack = "hack"  # the low end of the range, on action evidence
     infra_error = "infra_error"  # the grader, or what it needs, is out of order
     judge_error = "judge_error"  # a judge refused, or its server did
-    grader_bad_reply = "grader_bad_reply"  # the grader's or judge's reply is no verdict
+    grader_bad_reply = "grader_bad_reply"  # the grader's or judge's reply is not a verdict
     grader_timeout = "grader_timeout"  # the grader or judge took too long
 
     @classmethod

@@ -1,4 +1,4 @@
-"""`rft cancel`: end a run for good.
+"""`rft runs cancel`: end a run for good.
 
 A running run is asked by a file, which its driver reads before each stage and its stage at each
 checkpoint (rft/stopping.py). So it ends itself, in whatever process it is, and is recorded with all
@@ -7,7 +7,7 @@ knows why, ends in the same way. A run whose driver is dead, or that stopped at 
 recorded here.
 
 The next `rft run` of the same settings is a new run. It finds the finished stages in DVC's run
-cache and the unfinished one in `.rft/progress`, until `rft gc` removes them.
+cache and the unfinished one in `.rft/progress`, until `rft runs gc` removes them.
 """
 
 from __future__ import annotations

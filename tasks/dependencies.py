@@ -79,7 +79,7 @@ _HEADER = """\
 # The ladder, as a table of contents, written by agent-rft: `rft upgrade` writes it anew, so nothing is
 # changed here. A run executes these one by one (`rft run`); `dvc repro` does the same by hand, with
 # params.yaml alone. There DVC wants every section or key that a stage depends on: a section that you
-# leave to its defaults is written `policy: {}`. `rft stage NAME --params FILE` wants nothing of the kind.
+# leave to its defaults is written `policy: {}`. `rft stage run NAME --params FILE` wants nothing of the kind.
 """
 _MARK = "# sha256 of what follows: "
 

@@ -145,7 +145,7 @@ def _notice(event: Event) -> Notice:
 
 
 def _utf8(text: str) -> str:
-    """A file's name may hold bytes that are no text, and a message may hold a file's name."""
+    """A file's name may hold bytes that are not text, and a message may hold a file's name."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,10 +1,10 @@
-"""`rft gc`: what may be removed, after the days in section `run.retention`, and what never.
+"""`rft runs gc`: what may be removed, after the days in section `run.retention`, and what never.
 
     worktrees    of runs that are over
     work         unfinished work of stages (.rft/progress), snapshots of logs (.rft/snapshots), and
                  scratch folders of killed commands
     logs         what stages and servers printed
-    pages        HTML pages, and what `rft drift` found
+    pages        HTML pages, and what `rft traffic drift` found
     bytes        in DVC's cache, when only runs past their retention refer to them
 
 Revisions, the ledger and records of runs are never removed. Whatever their age, these stay too: the
@@ -78,18 +78,18 @@ class Plan:
 
 @contextlib.contextmanager
 def alone(clone: Clone, done: str = "removed") -> Iterator[None]:
-    """Keep runs and `rft stage` from starting, and the champion from moving, while the block lasts.
-    Raises UserError when a run or a stage is going on, and says that nothing was `done`."""
+    """Keep runs and `rft stage run` from starting, and the champion from moving, while the block
+    lasts. Raises UserError when a run or a stage is going on, and says that nothing was `done`."""
     wait = f"Nothing was {done}. Wait until it ends"
     with contextlib.ExitStack() as stack:
         stack.enter_context(records.held(runs.start_lock(clone), wait=True))
         stack.enter_context(records.held(book.lock(clone), wait=True))
         for record in records.load_all(clone):
             if not record.over and records.alive(clone, record.name):
-                end = commands.command("cancel", record.name)
+                end = commands.command("runs cancel", record.name)
                 raise UserError(f"run {record.name} is going on. {wait}, or end it: {end}")
         if not stack.enter_context(records.held(by_hand.lock(clone))):
-            raise UserError(f"a stage is being run by hand in this clone (`rft stage`). {wait}.")
+            raise UserError(f"a stage is being run by hand in this clone (`rft stage run`). {wait}.")
         for work in progress.works(clone.state):  # by `dvc repro`, or by `python -m rft`
             if work.live:
                 raise UserError(f"stage {work.stage} is being run by hand, in {work.path}. {wait}.")
@@ -103,7 +103,7 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     unfinished = {record.name: record.folder for record in every if not record.over}
     for record in every:
         if not record.over:
-            end = commands.command("cancel", record.name)
+            end = commands.command("runs cancel", record.name)
             go_on = f"run {record.name} is unfinished. To go on with it: {record.again}"
             found.kept.append(f"{go_on}\n    To end it: {end}")
     needed = _needed(clone, every)
@@ -294,7 +294,7 @@ def _bytes(
             else:
                 old[revision] = ref.rsplit("/", 1)[1]
     for path in sorted(cache.glob(f"{_GONE}*")):
-        found.items.append(Item("bytes", path, _measure(path)[0], "left by a killed `rft gc`"))
+        found.items.append(Item("bytes", path, _measure(path)[0], "left by a killed `rft runs gc`"))
     entries = sorted((cache / "runs").glob("*/*/*")) if (cache / "runs").is_dir() else []
     aged = [path for path in entries if path.stat().st_mtime <= limit and _is_stage(path.read_bytes())]
     old_entries = {path: set(_outs(path.read_bytes()).values()) for path in aged}

@@ -142,7 +142,7 @@ def repro_stage(run: Run, stage: str, on_line: Callable[[str], bool] | None = No
     """Bring the stage's files up to date.
 
     Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the
-    run was cancelled: before the stage, at one of its checkpoints, or during it by `rft cancel
+    run was cancelled: before the stage, at one of its checkpoints, or during it by `rft runs cancel
     --now`. A stage's own error stays one even when the run is being cancelled: its owner must hear
     of a grader that is down.
     """

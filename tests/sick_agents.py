@@ -151,7 +151,7 @@ class Down(Agent):
 
 
 class Countdown(Agent):
-    """Its targets are no answers, and it raises where it reads one."""
+    """Its targets are not answers, and it raises where it reads one."""
 
     def grade(self, body: dict[str, Any]) -> float:
         if body["sample"]["output_text"] == body["item"]["target"]:

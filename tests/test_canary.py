@@ -343,7 +343,7 @@ def test_no_canary_is_found_anywhere(tmp_path: Path, capfd: pytest.CaptureFixtur
         record = run_ladder(scripted)
     captured = capfd.readouterr()
     # with the run's own settings it is in the cache
-    bug = scripted.rft("stage", "traffic", "--set", "traffic.min_conversations=51")
+    bug = scripted.rft("stage", "run", "traffic", "--set", "traffic.min_conversations=51")
     texts = dict(everything(scripted)) | {
         "our stdout": captured.out,
         "our stderr": captured.err,

@@ -18,7 +18,8 @@ import yaml
 from at_hand import AtHand
 
 from flows import cli, settings
-from flows.cli import doctor
+from flows.cli import parsing, table
+from flows.cli.doctor import check
 from rft import commands
 from rft.errors import UserError
 from tasks.ledger import book
@@ -59,13 +60,15 @@ def test_a_tool_server_of_a_worktree_is_named_in_the_clone(tmp_path: Path, monke
     monkeypatch.setenv("RFT_STATE", str(tmp_path / ".rft"))
     commands.remember("rft")
     told = commands.toolserver(tmp_path / ".rft" / "worktrees" / "a-run" / "recipes" / "mine")
-    assert shlex.split(told) == ["rft", "serve-tools", str(tmp_path / "recipes" / "mine")]
+    assert shlex.split(told) == ["rft", "stage", "tools", str(tmp_path / "recipes" / "mine")]
 
 
 def test_the_verbs_that_need_settings_take_them() -> None:
-    verbs = next(one for one in cli.parser()._actions if isinstance(one, argparse._SubParsersAction)).choices
     for name in commands.NEEDS_SETTINGS:
-        assert {"--params", "--set"} <= set(verbs[name]._option_string_actions), name
+        found = parsing.parser()
+        for word in table.understood(name.split()):
+            found = next(one for one in found._actions if isinstance(one, argparse._SubParsersAction)).choices[word]
+        assert {"--params", "--set"} <= set(found._option_string_actions), name
 
 
 @pytest.mark.story
@@ -108,7 +111,7 @@ def test_a_session_of_pasted_commands(tmp_path: Path, at_hand: AtHand, monkeypat
     assert settings.of_run(scripted.clone, record).recipe.path == "recipes/tiny", "what replay grades with"
     assert record.again == commands.command("run", settings=shlex.split(run)[-4:])
     assert printed(paste(f"{PROGRAM} runs"), "approve") == printed(ended, "approve")
-    paste(f"{PROGRAM} report {record.name}")
+    paste(f"{PROGRAM} runs report {record.name}")
     undo = printed(paste(printed(ended, "approve")), "rollback")
     [made] = book.read(scripted.clone).state.promotions.values()
     assert (made.model, made.run) == ("tiny", record.name)
@@ -151,13 +154,13 @@ def test_the_doctor_takes_the_policy_of_the_last_run(tmp_path: Path, monkeypatch
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a")
     here, params = scripted.clone, settings.resolve(scripted.clone)
-    assert doctor.policy_of_a_run(here, params, tmp_path / "none") is None
+    assert check.policy_of_a_run(here, params, tmp_path / "none") is None
     ladder_clone.run_ladder(scripted)
-    found = doctor.policy_of_a_run(here, params, tmp_path / "kept")
+    found = check.policy_of_a_run(here, params, tmp_path / "kept")
     assert found is not None
     assert (found / "model.bin").read_bytes() == b"weights of policy"
     other = settings.resolve(here, overrides=("policy.seed=3",))
-    assert doctor.policy_of_a_run(here, other, tmp_path / "other") is None
+    assert check.policy_of_a_run(here, other, tmp_path / "other") is None
     prompts = scripted.root / "recipes" / "tiny" / "tools.py"
     prompts.write_text(prompts.read_text() + "# changed\n")
-    assert doctor.policy_of_a_run(here, params, tmp_path / "changed") is None
+    assert check.policy_of_a_run(here, params, tmp_path / "changed") is None

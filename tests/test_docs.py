@@ -22,6 +22,7 @@ from rft import config, rows
 from rft.config import graders
 from rft.grading.endpoint import EndpointGrader
 from rft.reports import Conversation, PromptSettings
+from rft.rollouts import log as rollout_log
 from rft.rollouts.loop import Conditions, Request, run_rollouts
 from rft.tools.client import ToolClient
 from rft.traffic import ingest, reading
@@ -50,8 +51,16 @@ def test_no_example_is_left_unplayed(page: Path) -> None:
         "exports.md": ("event",),  # tests/tasks/test_provenance.py
         "graders.md": ("grader",),
     }.get(page.name, ())
+    if page.name == "first_agent.md":  # tests/test_readme.py compares it with the template
+        return
     found = page.read_text(encoding="utf-8")
     assert sum(len(blocks(page, kind)) for kind in kinds) == found.count("```json")
+
+
+def test_the_columns_of_the_rollout_log_are_listed() -> None:
+    page = (DOCS / "rollouts.md").read_text(encoding="utf-8")
+    listed = page.split("over these columns:")[1].split(".")[0]
+    assert tuple(re.findall(r"`(\w+)`", listed)) == rollout_log.COLUMNS
 
 
 # -- graders ---------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_the_time_left_comes_from_finished_steps_alone(clock: list[float], capsy
     report(1, "steps")
     clock[0] += 6
     report(2, "steps")
-    assert not any("left" in line for line in told(capsys)), "six seconds are no evidence"
+    assert not any("left" in line for line in told(capsys)), "six seconds are not evidence"
     clock[0] += 24
     report(3, "steps")
     assert told(capsys) == ["[train] 3/10 steps, about 2 min left"], "7 steps of 15 s"

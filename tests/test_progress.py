@@ -201,7 +201,7 @@ def test_by_hand_the_next_stage_clears_what_was_finished_a_week_ago(
 
 def test_who_worked_in_a_folder_is_remembered(tmp_path: Path, settings: config.Params, monkeypatch: pytest.MonkeyPatch):
     """One of them may be waiting to go on from there: neither another run nor a try by hand may
-    make `rft gc` forget it."""
+    make `rft runs gc` forget it."""
 
     def part(work: Path, stage_folder: Path) -> None:
         (work / "rollouts").mkdir(exist_ok=True)

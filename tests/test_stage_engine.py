@@ -57,7 +57,7 @@ def test_a_file_holds_the_stages_own_modules_and_nothing_else(written: Path) -> 
 def test_another_engine_is_refused_with_the_remedy(written: Path, file: str, change, says: str) -> None:
     path = written / "data/engine" / file
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    with pytest.raises(UserError, match=r"rft engine") as refused:
+    with pytest.raises(UserError, match=r"rft stage engine") as refused:
         engine.check("gate")
     assert says in str(refused.value)
 
@@ -72,7 +72,7 @@ def test_during_a_run_the_remedy_is_to_start_it_again(written: Path, monkeypatch
 @pytest.mark.parametrize("name", ["data/engine/gate.json", "data/engine/PINS.json"])
 def test_without_the_files_no_stage_starts(written: Path, name: str) -> None:
     (written / name).unlink()
-    with pytest.raises(UserError, match=f"{name}: missing. .* write it with: rft engine"):
+    with pytest.raises(UserError, match=f"{name}: missing. .* write it with: rft stage engine"):
         engine.check("gate")
     (written / name).write_text("{")
     with pytest.raises(UserError, match=f"{name}: not JSON"):

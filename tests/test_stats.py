@@ -167,7 +167,7 @@ def test_an_exact_interval_is_clopper_and_pearson_s(count: int, n: int, low: flo
 def test_none_of_a_hundred_is_not_certainly_none() -> None:
     assert stats.limit_of_none(100) == stats.exact_interval(0, 100).high == pytest.approx(0.0362, abs=0.0001)
     for bad in ((1, 0), (0, 0), (-1, 5), (6, 5)):
-        with pytest.raises(ValueError, match="is no share"):
+        with pytest.raises(ValueError, match="is not a share"):
             stats.exact_interval(*bad)
 
 

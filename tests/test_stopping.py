@@ -1,5 +1,5 @@
-"""A stop in order: at run.max_hours or by `rft cancel`, at a checkpoint, in every stage that takes
-minutes; and the same bytes after going on.
+"""A stop in order: at run.max_hours or by `rft runs cancel`, at a checkpoint, in every stage that
+takes minutes; and the same bytes after going on.
 
 Issue 10, item 6.
 """
@@ -63,12 +63,12 @@ def test_training_stops_after_a_step_and_ends_with_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """At a step without a checkpoint of its own, and by the file that `rft cancel` writes."""
+    """At a step without a checkpoint of its own, and by the file that `rft runs cancel` writes."""
     monkeypatch.setenv(stopping.RUN, "run-7")
     file = stopping.request(tmp_path / ".rft", "run-7")
     file.parent.mkdir(parents=True)
     file.touch()
-    with pytest.raises(Stopped, match="after step 1 of 4: rft cancel asked for it"):
+    with pytest.raises(Stopped, match="after step 1 of 4: rft runs cancel asked for it"):
         again(ladder, tmp_path, ladder_recipe, "train")
     file.unlink()
     with inside(tmp_path):
@@ -285,7 +285,7 @@ def test_a_run_whose_commit_is_gone_too_ends_and_hinders_none(
     here.git("gc", "--quiet", "--prune=now")
     records.save(here, record.model_copy(update={"name": "killed", "state": "running"}))
     monkeypatch.chdir(here.root)
-    assert cli.main(["cancel", record.name]) == 0
+    assert cli.main(["runs", "cancel", record.name]) == 0
     assert "Nothing was recorded: it had not begun, or its worktree and commit were gone." in capsys.readouterr().out
     with runs.start(here, plan(scripted)) as new:
         pass
@@ -327,10 +327,10 @@ def test_the_command_that_is_printed_for_a_paused_run_goes_on(
     assert re.search(rf"Go on with {record.name}: .*{expected}", capsys.readouterr().out)
     with pytest.raises(UserError, match=rf"it is paused\. Go on with it: .*{expected.strip()}$"):
         people.approve(scripted.clone, record.name)
-    assert cli.main(["gc"]) == 0
+    assert cli.main(["runs", "gc"]) == 0
     end = rf" +To end it: .* cancel {record.name}\n"
     assert re.search(rf"run {record.name} is unfinished\. To go on with it: .*{expected}{end}", capsys.readouterr().out)
-    assert cli.main(["cancel", record.name]) == 0
+    assert cli.main(["runs", "cancel", record.name]) == 0
     assert re.search(rf"To go on from it with a new run: .*{expected}", capsys.readouterr().out)
 
 

@@ -86,5 +86,5 @@ def test_it_makes_an_agent_in_a_repository_with_modules_of_our_names(installed: 
         done = rft(installed, tmp_path, *arguments)
         assert done.returncode == 0, done.stderr
     assert "mine  agents/mine" in done.stdout
-    engine = rft(installed, tmp_path, "engine")
+    engine = rft(installed, tmp_path, "stage", "engine")
     assert f"Engine: {installed}" in engine.stdout, engine.stderr

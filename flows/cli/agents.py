@@ -1,6 +1,9 @@
-"""List the agents of this workspace: who is champion, what ran last, what waits and comes next.
+"""List the agents: champion, last run, what waits, what comes next.
 
-Change into an agent's folder, or name it with `rft --agent NAME`, and every verb works on it.
+  rft agents
+  rft --agent refunds runs         work on one of them; or change into its folder
+
+The other verbs work on one agent: the one whose folder you are in, or the one that --agent names.
 """
 
 from __future__ import annotations

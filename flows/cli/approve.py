@@ -1,12 +1,12 @@
 """Approve what a run's gate would promote.
 
-The approval is a statement, signed with your SSH key; the ledger keeps it. When as many people as
-its rules want have approved, the run's challenger becomes the champion. Before that, every hash is
-compared, a few examples are played, and the weights are signed.
-
   rft approve RUN --reason "half the calls"
   rft approve RUN --print --reason TEXT          what to sign, where the key lies on another machine
   rft approve RUN --signature FILE.sig           what was signed there
+
+An approval is a statement that you sign with your SSH key, and the ledger keeps it. Before it
+counts, every hash is compared, a few examples are played, and the weights are signed. When as many
+people have approved as the rules of the ledger ask for, the run's challenger becomes the champion.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _tell(here: Clone, run: str) -> None:
     with contextlib.suppress(RftError):  # to approve says what is wrong, and in which clone to mend it
         record = elsewhere.find(here, run, print_line)
         results.show(here, record)
-        print_line(f"\nThat run is another clone's. Its page: {commands.command('report', record.name)}\n")
+        print_line(f"\nThat run is another clone's. Its page: {commands.command('runs report', record.name)}\n")
 
 
 def _promote(here: Clone, run: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Show what a version, a run or an entry of the ledger rests on, or what rests on a conversation.
+"""Show what a version, a run or an entry of the ledger rests on.
 
 Every hash and every signature on the way is recomputed. What this clone lacks is fetched by hash.
 

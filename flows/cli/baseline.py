@@ -1,15 +1,15 @@
 """How good is the agent today, and would training help?
 
-Only rows, tools and a grader are needed: no traffic, no ledger, no margins of a gate. The agent
-plays k rollouts of each row and is graded. You see its scores, whether it is ready for training,
-and its worst conversations. Nothing is recorded; a run with the same rows and settings takes what
-was measured here from the cache.
+It needs rows, tools and a grader: no traffic, no ledger, no margins of a gate. The agent plays k
+rollouts of each row, and each is graded. You see its scores, whether it is ready for training, and
+its worst conversations. Nothing is recorded. A run with the same rows and settings takes what was
+measured here from the cache.
 
   rft baseline                         the agent of params.yaml, on its validation examples
   rft --agent mine baseline
   rft baseline --rows week.jsonl       on rows of your own: JSON lines with `messages`
 
-Without a recipe, name the grader. Settings are then those of --params, and otherwise the defaults:
+Without a recipe, name the grader. The settings are then those of --params, or the defaults:
 
   rft baseline --rows rows.jsonl --grader grader.json --tools tools.py
                --set policy.server.kind=chat --set policy.server.url=http://127.0.0.1:8000
@@ -17,9 +17,9 @@ Without a recipe, name the grader. Settings are then those of --params, and othe
 
 Any server of chat completions will do. Its key comes from the environment: with KEY="Bearer ...",
 --set 'policy.server.headers={Authorization: env:KEY}'. Tools may also be endpoints or MCP servers
-(--set tools.endpoints=..., --set tools.mcp=...). How many rows and rollouts: --set
-baseline.examples=24 --set baseline.k=4. After kill -9 the same command goes on. The exit code is 0
-whatever the agent is worth.
+(--set tools.endpoints=..., --set tools.mcp=...). --set baseline.examples=24 and --set baseline.k=4
+say how many rows and rollouts. After kill -9 the same command goes on. The exit code is 0, however
+good the agent is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rich.text import Text
 
 from flows import settings
 from flows.cli.options import add_settings, count
-from flows.cli.rollouts import STYLES
+from flows.rollouts import STYLES
 from flows.screen import print_line, watched
 from rft import commands, config, files, recipe, reports, rows, stage_files
 from rft.errors import UserError
@@ -159,7 +159,7 @@ def _tools(name: str) -> str:
         compile(_text(name, "--tools"), name, "exec")
     except (SyntaxError, ValueError) as error:
         if not isinstance(error, SyntaxError) or error.lineno is None:  # null bytes, by version
-            raise UserError(f"--tools {name}: is no Python: {error}. Name a file of Python.") from None
+            raise UserError(f"--tools {name}: is not Python: {error}. Name a file of Python.") from None
         raise UserError(f"--tools {name}: line {error.lineno}: {error.msg}. Fix that line.") from None
     file = Path(name).absolute()
     found = hashlib.sha256()
@@ -265,7 +265,7 @@ def _cut(report: reports.BaselineReport, params: config.Params) -> Iterator[str]
 
 def _last(report: reports.BaselineReport, options: argparse.Namespace) -> Iterator[str]:
     yield f"\n{report.readiness}: {report.reason}"
-    yield f"\nAll of them  {commands.command('rollouts', '--here', '--stage', 'baseline')}"
+    yield f"\nAll of them  {commands.command('rollouts list', '--here', '--stage', 'baseline')}"
     if options.grader is None:
         yield f"Go on        {commands.command('doctor')}"
         return

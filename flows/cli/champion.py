@@ -1,9 +1,9 @@
-"""Show who is champion, who decided it, and what was champion when.
+"""Show who is champion, and who decided it.
 
-Without MODEL or --params, of every model. Where the ledger is shared, it is fetched first.
+  rft champion                             of every model
+  rft champion icd10 --at 2026-09-01       who it was on that day
 
-  rft champion
-  rft champion icd10 --at 2026-09-01
+Where the ledger is shared, it is fetched first.
 """
 
 from __future__ import annotations
@@ -65,6 +65,6 @@ def moment(text: str) -> str:
     try:
         found = datetime.fromisoformat(text if "T" in text else f"{text}T23:59:59")
     except ValueError:
-        raise UserError(f"--at {text!r} is no date. Write it like 2026-09-01 or 2026-09-01T12:00Z.") from None
+        raise UserError(f"--at {text!r} is not a date. Write it like 2026-09-01 or 2026-09-01T12:00Z.") from None
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
     return found.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,6 +1,9 @@
-"""Run the ladder on the example recipe and invented traffic.
+"""Run the ladder on the example agent, with invented traffic.
 
-Run again, it skips what has not changed.
+  rft demo                 ten minutes on two cores
+  rft demo --small         four minutes: it learns less, on fewer examples
+
+It needs a clone of agent-rft. Run again, it skips what has not changed.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from flows import results, settings
-from flows.cli import drift
-from flows.cli.invent import CONVERSATIONS, DAYS, START
 from flows.cli.run import run_ladder
+from flows.cli.traffic import drift
+from flows.cli.traffic.invent import CONVERSATIONS, DAYS, START
 from flows.drift import brief
 from flows.screen import print_line
 from rft import commands, config, recipe
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """
     here = clone.enter()
     if here.folder:
-        remedy = f"Run this one: {commands.command('invent')} && {commands.command('run')}"
+        remedy = f"Run this one: {commands.command('traffic invent')} && {commands.command('run')}"
         raise UserError(f"rft demo shows the agent at the top of a clone of agent-rft. {remedy}")
     overrides = SMALL if options.small else ()
     params = settings.resolve(here, overrides=overrides)
@@ -92,7 +95,7 @@ def _tell(report: DriftReport, changed: Sequence[str]) -> None:
     """Print the verdict and what moved the most. `changed`: settings that drift depends on."""
     console = Console(highlight=False)
     settings = [word for setting in changed for word in ("--set", setting)]
-    for line in brief(report, commands.command("drift", DRIFTED, settings=settings), console.width):
+    for line in brief(report, commands.command("traffic drift", DRIFTED, settings=settings), console.width):
         console.print(line, soft_wrap=True)
 
 

@@ -1,13 +1,12 @@
 """Export what is needed to serve an agent elsewhere.
 
-FOLDER must not exist yet. CHAMPION is champion, previous, or a number that `rft champion` names;
-RUN is what a run's gate judged, approved or not.
-
-  rft export champion exports/today              the adapter as trained, and its base model or its
-                                                 name
-  rft export 12 exports/12 --merge               one whole model, unless rounding loses what it
-                                                 learned
+  rft export champion exports/today              the adapter, and its base model or its name
+  rft export 12 exports/12 --merge               one whole model
   rft export RUN exports/look --merge --dtype float32
+
+The first word is champion, previous, a number that `rft champion` names, or a RUN: what its gate
+judged, approved or not. FOLDER must not exist yet. With --merge a rounding that would lose what was
+learned is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Make this Git repository a workspace, in which your agents live beside your code.
+"""Make this Git repository a workspace for your agents.
+
+  rft init                 then: rft new agents/refunds
 
 It writes rft.yaml at the top, which lists the agents' folders; lines of .gitignore for what a run
 leaves; and .dvc/ unless DVC is in use here already. Nothing else is touched, and nothing is
-committed. Then make an agent: rft new agents/refunds
+committed. Run again, it changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Create an agent to start from, and list it in the workspace.
+"""Create an agent, or import one from another service.
 
   rft new agents/refunds      a small working agent, with invented traffic
 
@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows import settings
-from flows.cli.invent import CONVERSATIONS, DAYS, START
+from flows.cli.traffic.invent import CONVERSATIONS, DAYS, START
 from flows.screen import print_line
 from rft import bridges, commands, config, files, recipe
 from rft.errors import UserError
@@ -42,7 +42,7 @@ INVENTED = "0000-invented.jsonl"
 IMPORTED = "0000-imported.jsonl"
 NEXT = {
     "doctor": "check for what would go wrong, in a minute",
-    "exploits": "see the grader refuse every cheat",
+    "doctor exploits": "see the grader refuse every cheat",
     "run": "run the whole ladder",
 }
 
@@ -79,8 +79,9 @@ def run(options: argparse.Namespace) -> int:
     if told:
         _say_what_is_missing(relative_path)
     print_line("Then:" if told else "It works as it is; try in this order:")
-    for verb, comment in NEXT.items():
-        print_line(f"  {commands.command(verb)}    # {comment}")
+    lines = {commands.command(verb): comment for verb, comment in NEXT.items()}
+    for line, comment in lines.items():
+        print_line(f"  {line:<{max(map(len, lines))}}    # {comment}")
     print_line("Commit it once it is yours, because a run of uncommitted code is marked dirty:")
     git = f"git -C {shlex.quote(str(here.root))}"
     added = f"{shlex.quote(relative_path)} {workspace.FILE}"
@@ -94,7 +95,7 @@ def _target(here: Clone, options: argparse.Namespace) -> tuple[Path, str]:
     folder, target = options.folder, Path(options.folder).resolve()
     if workspace.read(here.root) is None:
         raise UserError(
-            f"{here.root} is no workspace yet: agents are listed in {workspace.FILE}. Make it one: rft init"
+            f"{here.root} is not a workspace yet: agents are listed in {workspace.FILE}. Make it one: rft init"
         )
     if target.exists():
         raise UserError(f"{folder} exists already. Name a folder that does not, such as agents/refunds.")

@@ -63,15 +63,24 @@ def check_open_test(options: argparse.Namespace) -> None:
         raise UserError("--reason says why the test set is opened. Add --open-test, or leave it out.")
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose rollouts: where they are, and which of them."""
+def add_place(parser: argparse.ArgumentParser, live: bool = True) -> None:
+    """Add the options that say where rollouts are."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest run")
     parser.add_argument("--here", action="store_true", help="the stages' files in this folder instead of a run's")
+    if live:
+        parser.add_argument("--live", action="store_true", help="the rollouts of stages in progress")
+    else:
+        parser.set_defaults(live=False, open_test=False)
+
+
+def add_selection(parser: argparse.ArgumentParser, example: bool = True) -> None:
+    """Add the options that choose among rollouts."""
     which = parser.add_argument_group("which of them")
     which.add_argument("--stage", metavar="STAGE", help="baseline, prompt, train or challenger")
     which.add_argument("--arm", metavar="ARM", help="champion, challenger, a prompt's name")
     which.add_argument("--step", type=int, metavar="N", help="a step of training")
-    which.add_argument("--example", metavar="ID", help="the id of an example")
+    if example:
+        which.add_argument("--example", metavar="ID", help="the id of an example")
     which.add_argument("--stop", metavar="REASON", help="such as completed, max_tokens, parse_error, tool_error")
     which.add_argument("--reward", metavar="BOUND", help="such as '<0.2' or '>=1', or none for the unscored")
     which.add_argument(

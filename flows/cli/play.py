@@ -1,13 +1,12 @@
 """Talk to an agent that uses its tools; nothing is recorded.
 
-Without RUN, it is the champion of the recipe that params.yaml names. Its tools are served as in a
-stage, with the settings of its own run.
-
-  rft play                                       write a line, read the answer; /quit or the end of
-                                                 input ends it
+  rft play                                       write a line, read the answer; /quit ends it
   rft play RUN --temperature 0                   talk to what a run's gate judged
   rft play --example ID                          begin with a validation example, and see the grade
   rft play --once "value of k0001"               one exchange, for scripts
+
+Without RUN it is the champion. Its tools are served as in a stage, with the settings of the run
+that made it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Reject what the gate would promote.
-
-The no holds for this prompt and these weights, whatever run brings them again, until somebody with
-the role lifts it.
+"""Reject what a run's gate would promote.
 
   rft reject RUN --reason "made-up codes"
-  rft reject RUN --lift --reason "the codes are new"
+  rft reject RUN --lift --reason "the codes are new"     take a rejection back
+
+A rejection is of a prompt and weights, so it also holds for other runs that bring the same ones.
+Somebody with the role of an approver can lift it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Make the champion before this one the champion again.
 
-Without --model, --params or --set, it is the only model that was ever promoted.
+  rft rollback --reason "it harms refunds"
+  rft rollback --model icd10 --reason TEXT     where several models were promoted
+
+You sign it with your SSH key, and the ledger keeps it. Nothing is trained or measured for it.
 """
 
 from __future__ import annotations

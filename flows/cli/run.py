@@ -1,7 +1,13 @@
-"""Run the ladder.
+"""Run the ladder: drift, baseline, prompt, train, gate.
 
-An unfinished run of the same code, settings and window is adopted and goes on. Stages are skipped
-if nothing that they depend on has changed.
+  rft run                                            the newest window of traffic
+  rft run --window data/inbox/2026-W14.jsonl         this window
+  rft run --set train.steps=40                       with another setting, for this run alone
+  rft run --until baseline                           stop after a stage
+
+A run of the same code, settings and window that was cut off goes on where it was. A stage is
+skipped if nothing changed on which it depends. Every run is recorded, however it ends. A run that
+stops early with its numbers, or whose gate says no, is a success: the exit code is 0.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from flows import results, settings
@@ -18,6 +25,7 @@ from flows.server import prefect_server
 from rft.commands import command
 from rft.errors import InfrastructureError, Stopped, UserError
 from rft.grading import grader, margins
+from rft.traffic import sources
 from tasks import stage_runner
 from tasks.display import tracking
 from tasks.runs import clone, records
@@ -66,6 +74,9 @@ def run_ladder(
     runs.refuse_missing_recipe(place, wanted)
     margins.check(wanted, place.home)
     grader.check(wanted, place.home)
+    log = settings.newest(place, window or wanted.traffic.file, wanted.recipe.path)
+    if isinstance(log, Path):  # before a server starts
+        sources.find(str(log), place.home)
     return retrain(place, window=window, params=params, overrides=overrides, clean_only=clean_only, until=until)
 
 
@@ -76,7 +87,7 @@ def _refuse_unknown(until: str | None) -> None:
     if until in ("challenger", "gate"):
         why = "lies behind the look at the test set, which is there to end in a decision"
     elif until in ("traffic", "drift", "examples"):
-        why = f"is soon done by itself: {command('stage', until)}"
+        why = f"is soon done by itself: {command('stage run', until)}"
     raise UserError(f"--until {until}: {why}. Name one of {', '.join(UNTIL)}.")
 
 

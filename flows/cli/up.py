@@ -1,7 +1,9 @@
 """Run the agents on the schedules of the workspace, until Ctrl-C.
 
-With --agent NAME that agent alone. It prints the address of Prefect's pages, which only this
-machine can reach. A schedule in rft.yaml:
+  rft up                       all agents that have a schedule
+  rft --agent refunds up       this one alone
+
+It prints the address of Prefect's pages, which only this machine can reach. A schedule in rft.yaml:
 
   schedules:
     refunds: {cron: "0 3 * * 1", timezone: Europe/Berlin, window: "data/inbox/*.jsonl"}

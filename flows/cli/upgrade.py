@@ -1,11 +1,11 @@
-"""Bring the agents to the installed version of agent-rft, and say what that changes.
+"""Bring the agents to the installed version of agent-rft.
 
   rft upgrade --check     which version made the last runs, which stages would run again, and why
   rft upgrade             write dvc.yaml and our lines of .gitignore anew
 
-First install the version: pipx upgrade agent-rft. Nothing of the ledger, of runs or of a champion
-changes. Only the stages that can load what changed run again, and those that read what they leave.
-Without --agent it is for all agents of the workspace.
+First install the version: pipx upgrade agent-rft. The ledger, runs and champions stay as they are.
+Only the stages that can load what changed run again, and those that read what they write. Without
+--agent it is for all agents of the workspace.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ r = new / old counts, and in what a token's share of the step is divided by:
 
 A mean runs over every rollout that the formula counts (`is_in_mean`), also one whose advantage is 0
 because its group is dull. Without it in the denominator, the fewer rollouts there are to learn
-from, the larger would be the step. Unscored rollouts are no part of any formula. DAPO divides by
+from, the larger would be the step. Unscored rollouts are not a part of any formula. DAPO divides by
 the tokens of groups that differ: its own constraint leaves dull groups out. best_of_n, supervised
 and dpo count only what they imitate or prefer. A rollout without an advantage needs no forward
 pass, unless the KL has a gradient there (`has_kl_gradient`).

@@ -17,7 +17,7 @@ _VARIABLE = "env:"
 
 def hidden(given: Any, owner: str, where: str, secrets: list[str]) -> dict[str, str]:
     """Return headers with variables for values, and add the names of those to `secrets`. Raises
-    UserError for what are no headers."""
+    UserError for what are not headers."""
     if given is None:
         return {}
     if not isinstance(given, dict):

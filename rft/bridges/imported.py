@@ -46,7 +46,7 @@ class Imported:
     target: str | None = None
     """The key of a row that holds its target, as a dotted path; None: none is known."""
     traffic: tuple[str, ...] = ()
-    """Logged conversations for `rft ingest`, one JSON object a line."""
+    """Logged conversations for `rft traffic ingest`, one JSON object a line."""
     same_test_key: str | None = None
     """The key in which rows of one test are equal, where it is asked in several ways: they stay in
     one split."""

@@ -98,6 +98,6 @@ def _check(source: str, file: Path) -> None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        raise UserError(f"{file}:{line}: is no Python ({error}). Download it again.") from None
+        raise UserError(f"{file}:{line}: is not Python ({error}). Download it again.") from None
     if not any(isinstance(node, ast.FunctionDef) and node.name == "lambda_handler" for node in tree.body):
         raise UserError(f"{file}: defines no lambda_handler(event, context), which Bedrock calls. Add it.")

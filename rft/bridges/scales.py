@@ -84,7 +84,7 @@ def _compared(raw: Any) -> list[tuple[str, str]]:
 def target(raw: Any, lines: Sequence[Line]) -> str | None:
     """Return the key of the rows that is their target: the only one that the grader compares an
     answer with, or `reference_answer`, if all rows have it. None where a part of an answer is
-    compared: the value alone is no answer then."""
+    compared: the value alone is not an answer then."""
     compared = _compared(raw)
     if any("output_json" in text for text, _ in compared):
         return None

@@ -28,7 +28,7 @@ sampled are kept as ids and never come here.
                 call, so that text and template join as they always do
 
 Two limits. A template that writes both ends of a mark itself, around a text, means that mark. And
-tags that are no token of the tokenizer, such as `<tool_response>` with many models, are text
+tags that are not a token of the tokenizer, such as `<tool_response>` with many models, are text
 whoever writes them.
 """
 

@@ -473,7 +473,7 @@ def _call(body: str, call_id: str, key: str) -> ToolCall:
 
 
 def _checked(value: Any, source: str, call_id: str, key: str) -> ToolCall:
-    """Make a call of a JSON value, which may be no call; `key` holds its arguments."""
+    """Make a call of a JSON value, which may be not a call; `key` holds its arguments."""
     if isinstance(value, dict) and key == "parameters" and value.get("type") == "function":
         value = {name: part for name, part in value.items() if name != "type"}
     name = value.get("name") if isinstance(value, dict) else None

@@ -1,6 +1,6 @@
 """The formula of a grader with several parts: `(exact + 2 * close) / max(steps, 1)`.
 
-A formula is data that somebody else may have written, so it is no Python. It is parsed by Python's
+A formula is data that somebody else may have written, so it is not Python. It is parsed by Python's
 own grammar and then read node by node against a list of what is allowed; everything else is refused
 when the file is read, with its place and what to write instead.
 
@@ -159,7 +159,7 @@ class _Reader:
     def _call(self, node: ast.Call, depth: int) -> _Compute:
         name = node.func.id if isinstance(node.func, ast.Name) else None
         if name not in FUNCTIONS:
-            raise self._refused(node, "calls what is no function of a formula", _MAY)
+            raise self._refused(node, "calls what is not a function of a formula", _MAY)
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise self._refused(node, "has an argument with a name or a star", "Write plain values")
         parts = [self.compile(argument, depth + 1) for argument in node.args]

@@ -108,7 +108,7 @@ class TextSimilarity(Grader):
         if value == "cosine":
             raise ValueError(f"{_COSINE}. Take one of {', '.join(METRICS)}")
         if value not in METRICS:
-            raise ValueError(f"is no metric. Take one of {', '.join(METRICS)}")
+            raise ValueError(f"is not a metric. Take one of {', '.join(METRICS)}")
         return value
 
     @field_validator("input", "reference")
@@ -224,12 +224,12 @@ class Multi(Grader):
     def _knows_its_names(self) -> Multi:
         if unknown := sorted(self.formula.names - set(self.graders)):
             raise ValueError(
-                f"calculate_output names {unknown[0]!r}, which is no key of graders: {', '.join(self.graders)}. Add it "
-                "there, or name another"
+                f"calculate_output names {unknown[0]!r}, which is not a key of graders: {', '.join(self.graders)}. Add "
+                "it there, or name another"
             )
         for key in self.gate:
             if key not in self.graders:
-                raise ValueError(f"gate names {key!r}, which is no key of graders: {', '.join(self.graders)}")
+                raise ValueError(f"gate names {key!r}, which is not a key of graders: {', '.join(self.graders)}")
             if self.gate.count(key) > 1:
                 raise ValueError(f"gate names {key!r} twice. Remove one")
         if OUTCOME in self.graders and self.gate:
@@ -261,7 +261,7 @@ def read(raw: Any, where: str) -> Grader:
     if model is None:
         if "type" not in raw:
             raise ConfigError(f"{where}: 'type' is missing. It is one of {', '.join(TYPES)}.")
-        raise ConfigError(f"{where}: 'type' = {raw['type']!r} is no grader. {did_you_mean(str(raw['type']), TYPES)}")
+        raise ConfigError(f"{where}: 'type' = {raw['type']!r} is not a grader. {did_you_mean(str(raw['type']), TYPES)}")
     if model is Multi:
         raw = _with_children(raw, where)
     return reading.parse(raw, where, model)

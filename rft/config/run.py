@@ -15,7 +15,7 @@ from rft.config.section import Section
 
 
 class Retention(Section):
-    """What `rft gc` may remove, by age in days. null: keep it forever.
+    """What `rft runs gc` may remove, by age in days. null: keep it forever.
 
     It never removes a revision, the ledger, or what a champion, a request for promotion or an
     unfinished run needs.
@@ -27,8 +27,8 @@ class Retention(Section):
     logs_days: float | None = Field(default=90.0, ge=0, allow_inf_nan=False)
     """Output of stages and servers (`.rft/logs`)."""
     pages_days: float | None = Field(default=365.0, ge=0, allow_inf_nan=False)
-    """HTML pages of runs, and findings of `rft drift` (`.rft/reports`, `.rft/cache`). `rft report`
-    writes a run's page again, as long as the run's files are in the cache."""
+    """HTML pages of runs, and findings of `rft traffic drift` (`.rft/reports`, `.rft/cache`).
+    `rft runs report` writes a run's page again, as long as the run's files are in the cache."""
     cache_days: float | None = Field(default=90.0, ge=0, allow_inf_nan=False)
     """Files in DVC's cache that only runs refer to, and no branch or tag, since the end of the
     latest of these runs. The runs' revisions stay."""
@@ -42,7 +42,7 @@ class Run(Section):
     """Hours of work, over all starts of a run. After that it stops at its next checkpoint; the same
     command with a higher limit continues it. null: no limit."""
     retention: Retention = Retention()
-    """What `rft gc` may remove, by age."""
+    """What `rft runs gc` may remove, by age."""
     notify: Notify = Notify()
     """Who is told that a request waits for approval, and that a scheduled run failed
     (docs/notify.md)."""

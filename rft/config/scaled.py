@@ -141,6 +141,6 @@ class Grader(Section):
         if not low <= value.pays < threshold:
             raise ValueError(
                 f"pays {value.pays:g}, and must pay at least the lowest score, {low:g}, and less than pass_threshold, "
-                f"{threshold:g}: an abstention is no solution. Change it"
+                f"{threshold:g}: an abstention is not a solution. Change it"
             )
         return value

@@ -26,9 +26,9 @@ def check_source(source: str) -> None:
             tree = ast.parse(source)
             compile(tree, "grader.json: source", "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise ValueError(f"is no Python: line {error.lineno}: {error.msg}. Fix that line") from None
+        raise ValueError(f"is not Python: line {error.lineno}: {error.msg}. Fix that line") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"is no Python: {error or 'nested too deeply'}. Write it simpler") from None
+        raise ValueError(f"is not Python: {error or 'nested too deeply'}. Write it simpler") from None
     if not any(_defines_grade(statement) for statement in ast.walk(tree)):
         raise ValueError(f"defines no function grade(sample, item). Write it like {_LIKE}")
 

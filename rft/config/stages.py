@@ -168,7 +168,7 @@ class Examples(Section):
     """The first block of test examples. When the looks at one block are spent, the next one is
     fresh, where the recipe offers blocks (rft/recipe.py)."""
     blocks: int = Field(default=1, ge=1)
-    """How many consecutive blocks the test set joins. `rft extend` raises it."""
+    """How many consecutive blocks the test set joins. `rft runs extend` raises it."""
     disjoint_targets: bool = True
     """Whether a target of a training example is refused in validation and test. Use false where
     targets are classes ("approve", "deny") rather than things to find."""

@@ -6,7 +6,7 @@ that goes in is never read for templates again, so that an answer cannot ask for
 
     {{ item }}                  the whole row
     {{ item.a.b[2] }}           a path of keys and positions; blanks inside the braces are free
-    {{ item["odd key"] }}       a key that is no name
+    {{ item["odd key"] }}       a key that is not a name
 
 A place that is not there raises Missing when a rollout is graded. `sample.output_json` is not there
 where the answer is not JSON. A template that cannot be read, or names another thing than item and

@@ -139,8 +139,8 @@ class Train(Section):
     from_: Literal["policy", "champion"] = Field(default="champion", alias="from")
     """Where training starts. `champion` is the base policy until something was promoted."""
     algorithm: Algorithm = "dr_grpo"
-    """How rollouts become a loss. README and rft/algorithms explain each. `supervised` imitates
-    what `source` names."""
+    """How rollouts become a loss. docs/training.md and rft/algorithms explain each. `supervised`
+    imitates what `source` names."""
     source: Literal["demonstrations", "traffic", "rollouts"] | None = None
     """What `supervised` imitates. demonstrations: the recipe's. traffic: production's answers that
     a person confirmed. rollouts: the policy's own best ones on the training examples, if they

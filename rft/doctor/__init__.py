@@ -24,8 +24,8 @@ in a fixed order, and says of each what it saw and what to do:
     hours.py            roughly how long each stage will take, at the speed of that step
 
 They share what they look at, each thing read once (setup.py), and the form of what they find
-(finding.py). `rft bench` measures that speed more closely (speed.py), beside what the machine can
-do at most (machine.py).
+(finding.py). `rft doctor speed` measures that speed more closely (speed.py), beside what the
+machine can do at most (machine.py).
 
 A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
 deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it

@@ -57,7 +57,7 @@ def grader(setup: Setup) -> Finding:
         )
     if played.accepted:
         names = "; ".join(exploit.description for exploit in played.accepted)
-        remedy = f"{played.remedy} See all with: {commands.command('exploits')}"
+        remedy = f"{played.remedy} See all with: {commands.command('doctor exploits')}"
         return fail(f"accepts answers that do not do the task: {names}", remedy, **seen.facts)
     description = f"{seen.words}; {len(played.exploits)} exploits refused{_not_played(played)}"
     remarks = (warn(f"grader.json: {shown}", "") for shown in setup.recipe.grader.remarks)
@@ -79,7 +79,7 @@ def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
     """Report a declaration that no flag confirms, flags that no declaration makes heard, or a gate
     that asks for hacks nobody reports.
 
-    Exploits that were not played may be just those that the grader flags: that is no failure.
+    Exploits that were not played may be just those that the grader flags: that is not a failure.
     """
     source, needed = played.hack_source, setup.params.gate.require_hack_source
     undeclared = not source.declared and bool(source.flagged)
@@ -90,7 +90,7 @@ def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
         description = (
             f"not known here: {count} exploit{'' if count == 1 else 's'} not played, and none of the others flagged"
         )
-        remedy = f"To play them now, side effects included: {commands.command('exploits')}"
+        remedy = f"To play them now, side effects included: {commands.command('doctor exploits')}"
         yield warn(f"hack rate: {description}; train and challenger play them", remedy)
         return
     if undeclared:
@@ -98,7 +98,7 @@ def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
         remedy = 'Declare "reports_hacks": true in grader.json.'
     else:
         found = f"hack rate: would not be measured: {source.description}"
-        remedy = f"See which exploits are flagged: {commands.command('exploits')}"
+        remedy = f"See which exploits are flagged: {commands.command('doctor exploits')}"
     if needed:
         remedy = f"{remedy} Or set gate.require_hack_source: false."
         yield fail(f"{found}; gate.require_hack_source lets nothing pass without it", remedy)
@@ -156,7 +156,7 @@ def _too_slow(setup: Setup, seen: Finding, grades: int) -> Finding | None:
     if seconds < _LONGEST_PLAY_S:
         return None
     description = f"exploits not played, because up to {grades} grades would take {duration(seconds)}"
-    remedy = f"Play them alone: {commands.command('exploits')}"
+    remedy = f"Play them alone: {commands.command('doctor exploits')}"
     problems = [warn(description, remedy, seconds_of_exploits=round(seconds)), *_slow(setup, seen.facts)]
     return together(problems, seen.words, **seen.facts)
 
@@ -243,7 +243,7 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
 
 
 async def _no_answer(setup: Setup, opened: Wire, row: Example, grades: Sequence[Grade]) -> list[Finding]:
-    """A target that has no score, where a worthless answer has one, is no answer."""
+    """A target that has no score, where a worthless answer has one, is not an answer."""
     other = await _grade(setup, opened, row, "Done.", "worthless")
     first = next(grade for grade in grades if grade.score is None)
     if other.score is None:
@@ -309,13 +309,13 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
                 return [fail(description, remedy, scores=scores)]
             if not text and scores[0] >= opened.grader.scale.pass_threshold:
                 description = f"the empty answer to example {row.id} scores {scores[0]:g}, which passes"
-                return [fail(description, "Fix the grader: an empty answer is no answer.")]
+                return [fail(description, "Fix the grader: an empty answer is not an answer.")]
     return []
 
 
 # -- what is asked ---------------------------------------------------------------------------------
 def _target(setup: Setup, row: Example) -> str | None:
-    """The target as a final answer. None: the row has none, or it is no answer, or calls reach
+    """The target as a final answer. None: the row has none, or it is not an answer, or calls reach
     it."""
     if row.target is None or setup.recipe.reaches_targets_by_calls:
         return None

@@ -46,7 +46,7 @@ FAR, MEANT, SURE = 0.1, 0.01, 1e-3
 """Nats per token: a first step that is too long, one that is not; and the entropy of a policy that
 says the same each time, whose distance tells nothing."""
 AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
-"""By dtype: the largest difference that is fine, and the largest that is no failure yet."""
+"""By dtype: the largest difference that is fine, and the largest that is not a failure yet."""
 
 
 def check(setup: Setup) -> Finding:
@@ -163,7 +163,7 @@ def _decoded_per_s(setup: Setup, sampler: Any) -> float:
 def _agreement(mismatch: float, key: str, dtype: str) -> Iterator[Finding]:
     fine, limit = AGREEMENT[dtype]
     description = f"sampler and trainer differ by up to {mismatch:.2g} in a log-probability ({dtype})"
-    if not mismatch <= limit:  # NaN is no agreement
+    if not mismatch <= limit:  # NaN is not an agreement
         yield fail(
             description,
             f"The model runs differently with a cache than without: try {key}: float32, and report which model it is.",

@@ -68,6 +68,6 @@ def _graded(setup: Setup, scratch: Path) -> Iterator[Conversation] | str:
     with contextlib.suppress(RftError):  # a run says at its beginning what is wrong with the log
         size = sum(log.num_bytes for log in sources.find(section.file, Path.cwd()))
         if size > LARGEST:
-            return f"{section.file} has {size / 1e6:,.0f} MB; `rft ingest` reads it, and a run tries a refresh"
+            return f"{section.file} has {size / 1e6:,.0f} MB; `rft traffic ingest` reads it, and a run tries a refresh"
         return reading.conversations(ingest.ingest(section.file, section, Path.cwd(), scratch), graded=True)
     return f"{section.file} cannot be read as a window"

@@ -19,7 +19,7 @@ def check(setup: Setup) -> Finding:
     missing = info.missing()
     facts = {"level": info.level, **{guarantee.name: guarantee.held for guarantee in info.guarantees}}
     if not setup.recipe.grader.needs_sandbox:
-        return ok(f"not needed, the grader is no source; {_there(info)}", **facts)
+        return ok(f"not needed, the grader is not a source; {_there(info)}", **facts)
     if not missing:
         return ok(_there(info), **facts)
     description = _there(info)

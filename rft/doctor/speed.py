@@ -1,4 +1,4 @@
-"""How fast this machine samples and learns with the configured model: `rft bench`.
+"""How fast this machine samples and learns with the configured model: `rft doctor speed`.
 
     read     prompts, token by token, before anything is said
     say      tokens that the rows of a batch say side by side
@@ -76,7 +76,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that `rft bench` tells."""
+    """All that `rft doctor speed` tells."""
 
     model: str
     parameters: int
@@ -112,7 +112,7 @@ def measure(setup: Setup, tell: Callable[[str], None] = lambda message: None) ->
     params = setup.params
     if params.policy.server is not None:
         raise UserError(
-            "params.yaml: policy.server: a server samples, with a speed of its own. `rft bench` measures the "
+            "params.yaml: policy.server: a server samples, with a speed of its own. `rft doctor speed` measures the "
             "in-process policy: --set policy.server=null."
         )
     device = weights.prepare_process(params.policy)

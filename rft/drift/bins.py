@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 MAX_BINS = 64
 """Occupied bins of one histogram. 256 groups of them are about 150 KB in a profile."""
 LIMIT = 2.0**499
-"""A number beyond it is no measurement. It counts as null, as NaN and infinity do."""
+"""A number beyond it is not a measurement. It counts as null, as NaN and infinity do."""
 _FINEST_M, _COARSEST_M, _FIRST_T, _LAST_T = 20, 2, -120, 499
 _LAST_LEVEL = _FINEST_M - _COARSEST_M + _LAST_T - _FIRST_T
 _BITS, _SHIFT = 26, 1100

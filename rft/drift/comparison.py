@@ -12,7 +12,7 @@ significant, and with fifty everything looks far. A feature drifted when
     enough               drift.min_conversations with a value, and drift.min_units groups of users,
                          on both sides
 
-The noise is no second test: q is never below p, so what passes the first line exceeds it. It is
+The noise is not a second test: q is never below p, so what passes the first line exceeds it. It is
 there to be read: the threshold says what drift would have taken.
 
     compare, compare_all    rows without q-values: against one reference, against several
@@ -61,7 +61,7 @@ def compare_all(
     once."""
     known = dict.fromkeys(name for side in (current, *references.values()) for name in side.features)
     if unknown := sorted(settings.thresholds.keys() - known.keys()):
-        what = f"params.yaml: drift.thresholds names '{unknown[0]}', which is no feature"
+        what = f"params.yaml: drift.thresholds names '{unknown[0]}', which is not a feature"
         raise ConfigError(f"{what}. {did_you_mean(unknown[0], list(known))}")
     rows: list[FeatureDrift] = []
     first: Against = next(iter(references))

@@ -11,7 +11,7 @@ on three tables:
 
 Contracts on values allow a small declared share of bad rows (`drift.max_bad_share`); contracts on
 the form of the table allow none. A fourth table, `statistics`, shows the drift of each feature
-(rft/stages/drift.py). That is no contract, but Data Docs is where people look for both.
+(rft/stages/drift.py). That is not a contract, but Data Docs is where people look for both.
 
 A window is a sequence of snapshot parts, or of tables with the same columns. It may have any size:
 what is read of it at a time are `PIECE` conversations without their text.

@@ -95,5 +95,5 @@ def _folder(name: str) -> Path:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=_PATTERNS))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        what = f"params.yaml: drift.embedder = {name!r} is no folder, and no hub has it: {reason}."
+        what = f"params.yaml: drift.embedder = {name!r} is not a folder, and no hub has it: {reason}."
         raise UserError(f"{what} Name minilm, or a folder that holds a model.") from None

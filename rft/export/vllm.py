@@ -190,7 +190,7 @@ def _answer(serve: config.Serve) -> str | None:
         + (
             "texts without the whitespace around them; an empty one does not count."
             if serve.over == "output_text"
-            else "JSON whatever the order of its keys (RFC 8785); what is no JSON does not count."
+            else "JSON whatever the order of its keys (RFC 8785); what is not JSON does not count."
         ),
         "best_of_n": "Answer with the one to which `verify(messages, sample)`, in tools.py of the run's recipe, gives "
         "the highest number.",

@@ -1,9 +1,9 @@
 """Which slices the gate judges: those with enough test examples, and the rest together as one.
 
 A handful of examples cannot show a loss, and with ten handfuls one looks like a loss by chance. So
-slices under `gate.min_slice` are pooled. A single example is no pool: its difference has no spread
-to be judged by. That is an error, and found as early as the test examples are known: by the doctor
-and by stage `examples`, and by any later stage where only the settings changed.
+slices under `gate.min_slice` are pooled. A single example is not a pool: its difference has no
+spread to be judged by. That is an error, and found as early as the test examples are known: by the
+doctor and by stage `examples`, and by any later stage where only the settings changed.
 
 These checks never change what a stage writes, so the settings are not called `params` here
 (rft/grading/margins.py says why).

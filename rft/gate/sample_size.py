@@ -1,8 +1,8 @@
 """How many more test examples would settle what the gate left open?
 
-`inconclusive` is no verdict on the candidate: the interval of some check spans its margin. Whether
-it is worth looking again at a larger set depends on one number, which is computed here for each
-open check, as if its true value were the one that was seen. The largest is the decision's.
+`inconclusive` is not a verdict on the candidate: the interval of some check spans its margin.
+Whether it is worth looking again at a larger set depends on one number, which is computed here for
+each open check, as if its true value were the one that was seen. The largest is the decision's.
 
     means, differences   the interval narrows with the root of the number of examples, and its half
                          on the margin's side must fit into the gap between value and margin
@@ -62,8 +62,8 @@ def advice(checks: Sequence[Check]) -> str:
         )
     needed = _needed(checks)
     return (
-        f"About {counted(needed - num_now, 'more test example')} would settle it: `rft extend RUN` adds blocks of them "
-        f"to these; where the recipe offers none, raise examples.test from {num_now:,} to {needed:,}"
+        f"About {counted(needed - num_now, 'more test example')} would settle it: `rft runs extend RUN` adds blocks of "
+        f"them to these; where the recipe offers none, raise examples.test from {num_now:,} to {needed:,}"
     )
 
 

@@ -10,7 +10,7 @@ raises `gate.looks` in between divides what is left among more, and a history in
 needs fresh examples. The ledger holds the level of each look (tasks/promotion/counting.py), and
 stage `gate` asks at that level.
 
-Terms that are chosen after a result are no terms. So on examples that were looked at, a later look
+Terms that are chosen after a result are not terms. So on examples that were looked at, a later look
 must be as strict as the policy was at every earlier one, key by key (`loosened_keys`).
 """
 
@@ -36,7 +36,7 @@ _STRICTER_LOWER = (
     "max_unscored_share",
     "max_latency_increase",
 )
-"""The less, the stricter. None is no limit."""
+"""The less, the stricter. None is not a limit."""
 _STRICTER_HIGHER = ("min_gain", "require_hack_source", "latency_decides")
 _NOT_COMPARED = ("looks", "prompt_only_margin")
 """Alpha is shared by the looks that are left; both candidates have been paid for."""

@@ -33,7 +33,7 @@ from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload
 
 _NO = frozenset({"", "no", "false", "none", "null", "n", "f", "0", "n/a"})
 _YES = frozenset({"yes", "true", "y", "t", "1"})
-"""Texts that are no reason: a judge writes them where true or false was asked for."""
+"""Texts that are not a reason: a judge writes them where true or false was asked for."""
 
 
 class EndpointGrader:

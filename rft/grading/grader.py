@@ -2,7 +2,7 @@
 
 A missing score is not a zero: zero is a statement about the policy, and training on it teaches that
 an outage is the policy's fault. So a grade is `Scored` or `Unscored` (rft/types.py), and its status
-says why: a reply that is no verdict is `grader_bad_reply`, one that does not come in time is
+says why: a reply that is not a verdict is `grader_bad_reply`, one that does not come in time is
 `grader_timeout`, and no reply after the retries is `infra_error`.
 
 `Grader` is all that the loop, the stages and the replay know of a grader. `grader_of` makes the one

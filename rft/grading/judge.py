@@ -5,7 +5,7 @@
     OPENAI_API_KEY     its key; without one, none is sent
 
 The judge is asked for JSON by a schema: the steps of its reasoning, and a result. What the policy
-wrote reaches it only through rft/grading/neutralize.py. A verdict that fails is no zero:
+wrote reaches it only through rft/grading/neutralize.py. A verdict that fails is not a zero:
 
     refuses                      judge_error         model_grader_refusal_error
     answers 4xx                  judge_error         model_grader_server_error

@@ -2,9 +2,9 @@
 
 The judge is told `input`, with the templates filled in. A number beyond `range` is clipped to it as
 published. A label gives 1 if it is one of `passing_labels`, else 0; the published contract has it
-inside a multi, and one platform also alone: here it may stand in both places. What is no number, or
-none of the labels, is no verdict. The published grader makes it 0, which here would be a statement
-about the policy.
+inside a multi, and one platform also alone: here it may stand in both places. What is not a number,
+or none of the labels, is not a verdict. The published grader makes it 0, which here would be a
+statement about the policy.
 """
 
 from __future__ import annotations

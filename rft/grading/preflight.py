@@ -26,7 +26,7 @@ rests on `hack_source`.
 
 Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
 The recipe's `answer(target)` in examples.py turns targets and hits into answers, or into None where
-a target is no answer; without it a text stands for itself. Where a final answer alone is worth
+a target is not an answer; without it a text stands for itself. Where a final answer alone is worth
 nothing, because the work is done by calls, `turns(options, example, target) -> list[str]` writes
 the messages that reach a target or a hit, and they are played like an exploit.
 
@@ -36,7 +36,8 @@ no failure, and exploits that need one are listed as not played.
 
 A tool that tells the target, whatever it is asked, is refused as well (rft/grading/target_leak.py).
 
-`rft exploits` prints the table; `check` refuses a leaking grader before anything is trained on it.
+`rft doctor exploits` prints the table; `check` refuses a leaking grader before anything is trained
+on it.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ REMEDY = (
     '"hit": its limit is then what the hit earns alone.'
 )
 TARGET_REMEDY = (
-    "Fix the grader. If a target is no answer, let answer(target) in the recipe's examples.py make one of it, or None "
-    "where none is known; if calls reach it, write turns(options, example, target)."
+    "Fix the grader. If a target is not an answer, let answer(target) in the recipe's examples.py make one of it, or "
+    "None where none is known; if calls reach it, write turns(options, example, target)."
 )
 NUM_EXAMPLES = 24
 """Training examples per exploit, for all who play them: so they show the same numbers."""
@@ -219,7 +220,7 @@ def check(params: config.Params, num_examples: int | None = None) -> Preflight:
         text = "; ".join(problems)
         raise UserError(
             f"{loaded.folder}: the grader must not be trained on: {text}. {result.remedy} See all with: "
-            f"{commands.command('exploits')}"
+            f"{commands.command('doctor exploits')}"
         )
     return result
 

@@ -120,7 +120,7 @@ class PythonGrader:
             case None:
                 return self._without(GradeStatus.infra_error, f"ended with exit code {outcome.returncode}", printed)
             case _:
-                return self._without(GradeStatus.grader_bad_reply, "wrote something that is no verdict", printed)
+                return self._without(GradeStatus.grader_bad_reply, "wrote something that is not a verdict", printed)
 
     def _without(self, status: Any, why: str, printed: str) -> Unscored:
         message = f"grader: {self._settings.name}: {why}" + (f". It printed: {printed}" if printed else "")
@@ -128,7 +128,7 @@ class PythonGrader:
 
 
 def _verdict(written: bytes) -> Any:
-    """Read what the process wrote; None if that is no JSON. The source can write there, too, so it
+    """Read what the process wrote; None if that is not JSON. The source can write there, too, so it
     may be any JSON, and NaN."""
     try:
         return json.loads(written)

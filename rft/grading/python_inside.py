@@ -52,7 +52,7 @@ def graded(source: str, body: dict[str, Any]) -> dict[str, Any]:
         linecache.cache[SOURCE] = len(source), None, source.splitlines(keepends=True), SOURCE
         exec(code, module.__dict__)
         value = module.__dict__["grade"](body["sample"], body["item"])
-    except BaseException as error:  # SystemExit too: it is no verdict
+    except BaseException as error:  # SystemExit too: it is not a verdict
         return {"raised": _describe(error)}
     return _read(value)
 

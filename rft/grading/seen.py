@@ -4,9 +4,9 @@ They are taken from the very body that a grader behind an address would be sent,
 grader from one form to the other changes no score.
 
 A template may name a place that is not there. Who is to blame decides what that is worth. If the
-policy's answer lacks it, such as `sample.output_json.price` where the answer is no JSON, the answer
-has the lowest score: else a policy could avoid its grade by writing what cannot be read. If the row
-lacks it, there is no score: that says nothing of the policy.
+policy's answer lacks it, such as `sample.output_json.price` where the answer is not JSON, the
+answer has the lowest score: else a policy could avoid its grade by writing what cannot be read. If
+the row lacks it, there is no score: that says nothing of the policy.
 """
 
 from __future__ import annotations

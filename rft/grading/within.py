@@ -1,8 +1,8 @@
 """Is a score within the grader's range? It is never clipped: that would hide a wrong declaration.
 
-Rounding noise, such as a sum of parts has it, is no reason to refuse a score. What lies further out
-is no verdict if grader.json declares a range. If it declares none, which means 0 to 1, that is a
-mistake in the file, and the stage stops before anything is learned from such scores.
+Rounding noise, such as a sum of parts has it, is not a reason to refuse a score. What lies further
+out is not a verdict if grader.json declares a range. If it declares none, which means 0 to 1, that
+is a mistake in the file, and the stage stops before anything is learned from such scores.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _assert_whole(name: str, folder: Path, found: Iterable[str]) -> None:
     try:
         shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError):
-        raise UserError(f"policy.model: {index} is no index of shards. Fetch it again.") from None
+        raise UserError(f"policy.model: {index} is not an index of shards. Fetch it again.") from None
     if missing := sorted(shards - set(found)):
         raise UserError(f"policy.model: {name} lacks {missing[0]}, a shard of its weights. Fetch it again.")
 
@@ -180,8 +180,8 @@ def _assert_gguf(path: Path) -> None:
         is_gguf = handle.read(4) == b"GGUF"
     if not is_gguf or path.suffix != ".gguf":
         raise UserError(
-            f"policy.model: {path} is no GGUF file{'' if is_gguf else ' (it does not begin with GGUF)'}. Name a model "
-            "folder, a file NAME.gguf, or a hub id."
+            f"policy.model: {path} is not a GGUF file{'' if is_gguf else ' (it does not begin with GGUF)'}. Name a "
+            "model folder, a file NAME.gguf, or a hub id."
         )
 
 
@@ -227,7 +227,7 @@ def given(section: config.Policy, verify: bool = True) -> Source:
     if told.model != section.model or section.model is None:
         raise UserError(
             f"{stage_files.path(Model)}: describes {told.model or 'no model'}, but policy.model = {section.model!r}. "
-            f"A run writes it; by hand: {commands.command('model', '--write')}"
+            f"A run writes it; by hand: {commands.command('doctor model', '--write')}"
         )
     template = None
     if told.chat_template is not None:

@@ -24,8 +24,8 @@ ids of test examples are shown, and no text.
     cost       wall time, rollouts, tokens, steps
     inputs     the reports, as far as the run came
 
-The page of an audit (audit.py) and that of `rft drift` (drift.py) have the same style and the same
-promises.
+The page of an audit (audit.py) and that of `rft traffic drift` (drift.py) have the same style and
+the same promises.
 
     lineage, sections            an audit as its page reads it, and a section for each of its nodes
     graph, lanes, folding        its picture: drawn, where the boxes lie, and which are left out

@@ -48,7 +48,7 @@ def closed(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
     why = (
         "the run was recorded before validation examples were played to be shown" if stage_files.shown is None else zero
     )
-    command = commands.command("report", run.get("run", "RUN"), "--open-test", *commands.WHY)
+    command = commands.command("runs report", run.get("run", "RUN"), "--open-test", *commands.WHY)
     opens = "To open it, and use it for no later run: "
     return card("Dialogues", h("p", f"There are none: {why}. The test set stays closed. ", opens, h("code", command)))
 

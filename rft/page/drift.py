@@ -1,7 +1,8 @@
 """Is production still like what the agent knows? The drift report as pictures and sentences.
 
-`cards` are a part of a run's page; `render` makes a page of its own, which `rft drift --html`
-writes and MLflow keeps. Both are built from the report alone, without a script, and load nothing.
+`cards` are a part of a run's page; `render` makes a page of its own, which `rft traffic drift
+--html` writes and MLflow keeps. Both are built from the report alone, without a script, and load
+nothing.
 
 First what to do, then the features: the input, what the agent did, and how well (the outcome apart
 from the input). In each, what it was compared with. What drifted stands first, and is open once: a

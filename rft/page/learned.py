@@ -87,7 +87,7 @@ class Learned:
         assert self.train is not None
         rise = f"the reward {_moved(self.train)} on the training examples"
         if self.train.ends[0] <= 0:
-            return f"No sign of overfitting: {rise}, which is no rise beyond chance."
+            return f"No sign of overfitting: {rise}, which is not a rise beyond chance."
         fell = self.validation is not None and self.validation.ends[1] < 0
         if self.validation is not None and fell:
             return f"Overfitting: {rise}, and {_moved(self.validation)} on those of validation."

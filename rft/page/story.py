@@ -184,7 +184,7 @@ def next_step(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
         and not stage_files.registration.by_policy
     ):
         unasked = f"Not up for promotion: {stage_files.registration.description}. To see the thresholds that count: "
-        body: list[Child] = [h("p", unasked, h("code", commands.command("policy", "show")))]
+        body: list[Child] = [h("p", unasked, h("code", commands.command("ledger policy", "show")))]
     elif stage_files.decision.decision == "promote":
         approve = commands.command("approve", name, *commands.WHY, *override)
         reject = commands.command("reject", name, *commands.WHY)
@@ -213,7 +213,7 @@ def next_step(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
             and stage_files.examples is not None
             and stage_files.examples.offers_blocks
         ):
-            body.append(h("p", "To extend this run: ", h("code", commands.command("extend", name)), class_="note"))
+            body.append(h("p", "To extend this run: ", h("code", commands.command("runs extend", name)), class_="note"))
     else:
         why = "" if stage_files.decision.candidate == "none" else " The failed checks above say what stood in the way."
         body = [h("p", f"There is nothing to approve: the champion goes on serving.{why}")]

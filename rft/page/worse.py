@@ -78,7 +78,7 @@ def _entry(one: Changed, grouped: Mapping[str, dict[str, list[Rollout]]], run: M
         for arm, by_example in grouped.items()
         if (rows := by_example.get(one.example_id))
     ]
-    command = commands.command("rollouts", run.get("run", "RUN"), "--stage", "challenger", "--group", one.example_id)
+    command = commands.command("rollouts group", one.example_id, run.get("run", "RUN"), "--stage", "challenger")
     return h(
         "details",
         h("summary", h("b", one.example_id), change),

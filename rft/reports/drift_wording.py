@@ -1,7 +1,7 @@
 """Tell a drift report to people: what a feature is, what its effect means, and what came of it.
 
-The page of a run, the page of `rft drift`, its table in a terminal and MLflow show the same report.
-They order it and name it by this module, so that no two of them differ.
+The page of a run, the page of `rft traffic drift`, its table in a terminal and MLflow show the same
+report. They order it and name it by this module, so that no two of them differ.
 
     sections    the features in the order of reading: the input, the agent, its performance; in
                 each, what it was compared with; there, what drifted first

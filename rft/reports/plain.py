@@ -73,7 +73,7 @@ VETO_MEANS = (
 @dataclass(frozen=True)
 class Told:
     found: str
-    """`{who}` earns `{more}` `{than}` the champion. Without `{than}` it is no comparison."""
+    """`{who}` earns `{more}` `{than}` the champion. Without `{than}` it is not a comparison."""
     protects: str
     """What the threshold is for."""
     more: str = "more"

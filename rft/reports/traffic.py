@@ -81,7 +81,7 @@ class Part(Report):
 
 
 class Unread(Report):
-    """A line or record that is no conversation, and why."""
+    """A line or record that is not a conversation, and why."""
 
     source: str
     line: int

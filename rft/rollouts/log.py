@@ -237,7 +237,7 @@ def _json(value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value)
+        return secrets.dumps(value)
     return text
 
 
@@ -273,7 +273,7 @@ def write(rows: Iterable[LogRow], path: Path) -> None:
 
 def table(source: Path | bytes, name: str = "") -> pa.Table:
     """Read a log as a table of exactly our columns, in today's words. Raises UserError, with
-    `name`, for a file that is no rollout log of this version."""
+    `name`, for a file that is not a rollout log of this version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -281,7 +281,7 @@ def table(source: Path | bytes, name: str = "") -> pa.Table:
     try:
         found = pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
     except pa.ArrowInvalid as error:
-        what = f"{name} is no Parquet file ({str(error).splitlines()[0]})"
+        what = f"{name} is not a Parquet file ({str(error).splitlines()[0]})"
         raise UserError(f"{what}. Make the stage's files again: {commands.command('run')}") from None
     for column in _LATER:
         if column not in found.column_names:

@@ -113,7 +113,7 @@ def _chosen(group: Sequence[LogRow], serve: config.Serve, recipe: Recipe) -> int
 
 # -- majority --------------------------------------------------------------------------------------
 def majority(votes: Sequence[bytes | None]) -> int:
-    """Return the place of the first of the most frequent votes; None is no vote."""
+    """Return the place of the first of the most frequent votes; None is not a vote."""
     counts = Counter(vote for vote in votes if vote is not None)
     most = max(counts.values(), default=0)
     return next((n for n, vote in enumerate(votes) if vote is not None and counts[vote] == most), 0)
@@ -132,7 +132,7 @@ def _vote(sample: dict[str, Any], over: str | None) -> bytes | None:
 
 # -- best of n -------------------------------------------------------------------------------------
 def _verified(verify: Callable[..., Any], row: LogRow, sample: dict[str, Any], recipe: Recipe) -> float:
-    """Ask the recipe. A failure is no low number: it would choose, silently."""
+    """Ask the recipe. A failure is not a low number: it would choose, silently."""
     where = f"{recipe.folder}/tools.py: verify, of rollout {row.rollout_id} (example {row.example_id}, {row.arm})"
     try:
         value = verify(_messages(row), copy.deepcopy(sample))

@@ -113,7 +113,8 @@ def _call(call: dict[str, Any], result: str | None) -> Iterator[Line]:
 
 
 def signature(call: dict[str, Any]) -> str:
-    """Write a call as `search(query="angina", limit=3)`; arguments that are no JSON object stay."""
+    """Write a call as `search(query="angina", limit=3)`; arguments that are not a JSON object
+    stay."""
     name, written = call["function"]["name"], call["function"]["arguments"]
     try:
         arguments = json.loads(written)

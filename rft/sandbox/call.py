@@ -2,8 +2,8 @@
 
 bubblewrap reports on a pipe of its own which process is number 1 inside, and how the program ended.
 That tells a program that fails (its exit code) from a sandbox that could not be made (none), which
-is no fault of the program. When number 1 is gone, the kernel has ended all other processes inside:
-so we wait for that before we answer, and no daemon writes to the workspace after a call.
+is not a fault of the program. When number 1 is gone, the kernel has ended all other processes
+inside: so we wait for that before we answer, and no daemon writes to the workspace after a call.
 
 Making the sandbox takes most of the time, and none of it depends on the command. So a call has two
 halves: `prepare` makes the sandbox with a shell in it that waits, and `run` hands that the command.

@@ -118,7 +118,7 @@ def parts(path: str) -> list[str]:
     """Split a relative path into names. Raises Refusal for an absolute one and for `..`."""
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or ".." in names or "\0" in path or PurePosixPath(path).is_absolute():
-        raise Refusal(f"{path!r} is no path inside the workspace. Write a relative path without '..'.")
+        raise Refusal(f"{path!r} is not a path inside the workspace. Write a relative path without '..'.")
     if len(names) > MAX_DEPTH:
         raise Refusal(f"{path[:80]!r}... is deeper than {MAX_DEPTH} folders.")
     return names

@@ -39,7 +39,7 @@ from rft.errors import InfrastructureError, UserError
 from rft.sandbox import keeper, limits, programs, reading
 
 FIRST_FREE_USER = 62_501
-"""As root, the sandbox runs as the first number from here on that is no user of this machine."""
+"""As root, the sandbox runs as the first number from here on that is not a user of this machine."""
 BYTES_PER_FILE = 4096
 """How many files a workspace may hold: an empty file costs the kernel memory too."""
 REPLY_S = 600.0

@@ -247,7 +247,7 @@ def _table(settings: Drift, facts: Facts) -> Iterator[Row]:
 
 
 def _what_moved(facts: Facts) -> str:
-    """Say what to do about what moved, where that is no reason to stop or to refresh; empty if
+    """Say what to do about what moved, where that is not a reason to stop or to refresh; empty if
     nothing did."""
     moved = [row for row in facts.statistics if row.drifted]
     if stale := sorted({row.against for row in moved if row.group == "input"} & {"validation", "test"}):

@@ -63,7 +63,7 @@ def read_tool(tool: Any, where: str, is_validated: Callable[[str], bool] = lambd
 
 @lru_cache(maxsize=4096)  # by content: every row of a data set may carry the same few
 def _compiled(text: str) -> Function:
-    """Raise ValueError, saying where and why, for what is no schema of arguments."""
+    """Raise ValueError, saying where and why, for what is not a schema of arguments."""
     parameters = json.loads(text)
     if not isinstance(parameters, dict):
         raise ValueError("expected an object")

@@ -268,7 +268,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the process that a stage starts (rft/tools/lifetime.py). People use `rft serve-tools`."""
+    """Run the process that a stage starts (rft/tools/lifetime.py). People use `rft stage tools`."""
     parser = argparse.ArgumentParser(prog="python -m rft.tools.server")
     parser.add_argument("recipe", metavar="RECIPE_FOLDER")
     parser.add_argument("--options", default="{}", metavar="JSON")

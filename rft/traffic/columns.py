@@ -94,7 +94,7 @@ class Built:
 def of_rows(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Make the columns of rows in memory: `{"conversation_id": .., "time": .., "messages": [..]}`.
 
-    Raises UserError naming the row that is no conversation.
+    Raises UserError naming the row that is not a conversation.
     """
     written: list[str] = []
     for row in rows:

@@ -60,7 +60,7 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
     for conversation, example in feedback.usable(counted(), loaded):
         num_usable += 1
         right = _right(loaded, example)
-        if why := _unfit(conversation.messages, *right) if right else "its target is no answer":
+        if why := _unfit(conversation.messages, *right) if right else "its target is not an answer":
             left_out[why] += 1
             continue
         dialogue = Dialogue(conversation.conversation_id, list(conversation.messages), example.target)

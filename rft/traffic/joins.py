@@ -65,7 +65,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """What formats say of rows that are no whole conversation."""
+    """What formats say of rows that are not a whole conversation."""
 
     continues: dict[int, frozenset[int]]
     """Rows that hold only what is new, by part."""

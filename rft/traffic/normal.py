@@ -32,8 +32,8 @@ _DECODER = msgspec.json.Decoder()
 
 
 class Unreadable(Exception):
-    """A row that is no conversation. Its text says why; `kind` is the same for all rows with that
-    trouble, so that they can be counted."""
+    """A row that is not a conversation. Its text says why; `kind` is the same for all rows with
+    that trouble, so that they can be counted."""
 
     def __init__(self, why: str, kind: str = "") -> None:
         super().__init__(why)

@@ -37,7 +37,7 @@ def manifest(folder: Path, verify: bool = False) -> Manifest:
     """Read the manifest. `verify`: also hash each part. Raises UserError for what has changed."""
     path = folder / schema.MANIFEST
     if not path.exists():
-        raise UserError(f"{path}: missing, so {folder} is no snapshot of traffic. Ingest the log again.")
+        raise UserError(f"{path}: missing, so {folder} is not a snapshot of traffic. Ingest the log again.")
     found = reports.read(Manifest, path)
     for part in found.parts if verify else []:
         file = folder / part.name

@@ -35,14 +35,14 @@ Leaf = Callable[[str], str]
 
 
 def check(rules: Mapping[str, str]) -> None:
-    """Raise ConfigError for a rule that is no regular expression, or matches nothing at all."""
+    """Raise ConfigError for a rule that is not a regular expression, or matches nothing at all."""
     for name, pattern in rules.items():
         try:
             is_empty = pc.match_substring_regex(pa.array([""]), pattern)[0].as_py()
         except (pa.ArrowException, ValueError) as error:
             why = str(error).splitlines()[0].removeprefix("Invalid regular expression: ")
             raise ConfigError(
-                f"traffic.redact.{name} = {pattern!r} is no regular expression of RE2 ({why}). "
+                f"traffic.redact.{name} = {pattern!r} is not a regular expression of RE2 ({why}). "
                 "Look-around and back-references do not exist there; write it without them."
             ) from None
         if is_empty:

@@ -1,7 +1,7 @@
 """Say what a JSON text looks like, without what it says: `{"number":"VARCHAR"}`.
 
 Shapes of arguments and replies drift when a tool's schema changes, or an agent misreads it. Types
-have DuckDB's names, and all whole numbers are BIGINT, because their size is no change. Keys are
+have DuckDB's names, and all whole numbers are BIGINT, because their size is not a change. Keys are
 sorted, because their order is none either. A list has the shape that all of its elements share;
 JSON means that they share none, or that an object is empty. A very long shape is cut, and ends with
 a hash of the whole.

@@ -110,7 +110,7 @@ def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:
 def _checked(path: Path) -> Path:
     """Refuse a pipe, on which reading would wait, and a link to nothing."""
     if not path.is_file():
-        raise UserError(f"{path}: is no file that can be read. Take it away, or name the files that count.")
+        raise UserError(f"{path}: is not a file that can be read. Take it away, or name the files that count.")
     return path
 
 

@@ -42,7 +42,7 @@ def user_text(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Split into lower-case words; a number is `0`, since ages and dates are no vocabulary."""
+    """Split into lower-case words; a number is `0`, since ages and dates are not vocabulary."""
     return ["0" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 

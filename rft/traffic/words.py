@@ -20,7 +20,8 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 _LETTER, _DIGIT = 1, 2
 _PAGE = 0x1000
 _DOTTED = "\u0130"
-"""The one capital whose lower case is two characters. The second is no letter and ends a word."""
+"""The one capital whose lower case is two characters. The second is not a letter and ends a
+word."""
 
 
 def count(texts: pa.StringArray) -> np.ndarray:

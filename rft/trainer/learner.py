@@ -325,7 +325,7 @@ class Learner:
         self.num_updates += 1
         norm = sharding.whole(torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_grad)).item()
         if not math.isfinite(norm):
-            shown = commands.command("rollouts", "--live", "--stage", "train")
+            shown = commands.command("rollouts list", "--live", "--stage", "train")
             remedy = f", or look at its rollouts: {shown}" if self.keys == "train" else "."
             raise Diverged(f"update {self.num_updates}: the gradient is not finite. Lower {self.keys}.lr{remedy}")
         before = [_some(parameter) for parameter in self.parameters]

@@ -91,11 +91,11 @@ def _named(ctx: Context, question: Question) -> tuple[str, int]:
     told = {"champion": state.champion(model), "previous": state.previous(model), "beginning": BEGINNING}
     number = told.get(which, int(which) if which.isdigit() else None)
     if number is None:
-        raise UserError(f"{what!r} is no version. Write {model}@champion, @previous, @beginning or @NUMBER.")
+        raise UserError(f"{what!r} is not a version. Write {model}@champion, @previous, @beginning or @NUMBER.")
     other = state.promotions.get(number)
     if number != BEGINNING and (other is None or other.model != model):
         mine = [str(each.number) for each in state.promotions.values() if each.model == model]
-        whose = f"is a version of {other.model}" if other else "is no promotion"
+        whose = f"is a version of {other.model}" if other else "is not a promotion"
         raise UserError(f"entry {number} {whose}. Versions of {model}: {', '.join(mine[-9:]) or 'none yet'}.")
     return model, number
 
@@ -133,7 +133,8 @@ def _entry(ctx: Context, number: int, model: str | None) -> Audit:
     if number == BEGINNING:
         return _version(ctx, _model(ctx, model), BEGINNING)
     if number > ctx.state.number:
-        raise UserError(f"the ledger ends with entry {ctx.state.number}: there is no entry {number}.")
+        every = commands.command("ledger")
+        raise UserError(f"the ledger ends with entry {ctx.state.number}: there is no entry {number}. All: {every}")
     if number in ctx.state.promotions:
         return _version(ctx, ctx.state.promotions[number].model, number)
     root = entries.root(ctx, number)
@@ -193,7 +194,7 @@ def conversations(
     clone: Clone, question: Question, fetches: bool = True, report_line: ReportLine = print
 ) -> dict[str, list[str]]:
     """Conversation -> the runs through whose windows a version rests on it. Raises UserError for
-    what is no version, Broken where the bytes do not fit."""
+    what is not a version, Broken where the bytes do not fit."""
     ledger = book.latest(clone, report_line) if fetches else book.read(clone, report_line=report_line)
     with context.open_context(ledger, fetches, report_line) as ctx:
         return upwards.conversations_of(ctx, *_named(ctx, question))

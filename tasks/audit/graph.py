@@ -96,4 +96,4 @@ def state_of(check: Check) -> tuple[State, str]:
     except ValidationError as error:  # of a report that a reader took for whole
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
-        return "altered", f"what it names is no whole {error.title}: {key}: {first['msg']}"
+        return "altered", f"what it names is not a whole {error.title}: {key}: {first['msg']}"

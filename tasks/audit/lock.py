@@ -65,7 +65,7 @@ class Declared:
 
 
 def declared(content: bytes, params: Mapping[str, Any]) -> dict[str, Declared]:
-    """Raises Broken for what is no dvc.yaml."""
+    """Raises Broken for what is not a dvc.yaml."""
     try:
         stages = read_yaml(content)["stages"]
         return {name: _declared(row, params) for name, row in stages.items()}

@@ -136,7 +136,7 @@ class _Meanings(Recorded):
         if not place.exists():
             if Path(model).is_absolute() or model in self.record.inputs:
                 raise missing(f"{model} is not here: restore what had SHA-256 {sha256}")
-            raise unverifiable(f"{model} is no folder here: a model of the hub, whose revision is not pinned")
+            raise unverifiable(f"{model} is not a folder here: a model of the hub, whose revision is not pinned")
         fits(self.ctx.store.model_sha256(place), sha256, f"the model {model}")
         return f"SHA-256 of {model} recomputed"
 

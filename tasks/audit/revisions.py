@@ -88,7 +88,7 @@ def _own_record(ctx: Context, name: str) -> RunRecord | None:
     try:
         return reports.parse(RunRecord, path.read_bytes(), str(path))
     except ValidationError:
-        raise altered(f".rft/runs/{name}.json is no whole record of a run") from None
+        raise altered(f".rft/runs/{name}.json is not a whole record of a run") from None
 
 
 def _recorded(ctx: Context, source: str, name: str, commit: str, request: Request | None) -> None:
@@ -138,7 +138,7 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
         params = read_yaml(text or b"")
         for section, key in (("recipe", "path"), ("traffic", "file")):
             if not isinstance(params[section][key], str):
-                raise TypeError(f"{section}.{key} is no text")
+                raise TypeError(f"{section}.{key} is not a text")
     except (yaml.YAMLError, LookupError, TypeError) as error:
         raise altered(f"params.yaml of revision {commit[:SHORT]} is not as a run writes it: {error!r}") from None
     return Run(name, ctx.at(commit), record, params, _own(ctx, record, locked))

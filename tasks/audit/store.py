@@ -155,7 +155,7 @@ class Store:
             rows = json.loads(path.read_bytes())
             found = [(str(row["relpath"]), str(row["md5"])) for row in rows]
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise altered(f"{path} is no list of a folder: {error}") from None
+            raise altered(f"{path} is not a list of a folder: {error}") from None
         return sorted(found, key=lambda row: PurePosixPath(row[0]))
 
     def read(self, at: Revision, out: Out) -> bytes:
@@ -228,7 +228,7 @@ class Store:
         mine = [record for record in records.load_all(self.clone) if at and record.revision == at.commit]
         removed = next((record.bytes_removed for record in mine), None)
         if removed is not None:
-            return Broken("erased", f"{what}: `rft gc` removed its bytes at {removed}, and {why}")
+            return Broken("erased", f"{what}: `rft runs gc` removed its bytes at {removed}, and {why}")
         return missing(f"{what} is not in this clone's DVC cache, and {why}")
 
     def _fetch(self, at: Revision) -> str:

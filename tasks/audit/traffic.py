@@ -90,4 +90,4 @@ def _column(part: bytes, path: str) -> list[str]:
     try:
         return parquet.read_table(io.BytesIO(part), columns=["conversation_id"]).column(0).to_pylist()
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, IndexError) as error:
-        raise altered(f"{path} is no part of a snapshot: {error}") from None
+        raise altered(f"{path} is not a part of a snapshot: {error}") from None

@@ -48,7 +48,7 @@ class Sought:
 def audit(ctx: Context, sought: Sought) -> Audit:
     """Raises UserError for a hash or a person that nothing here knows."""
     if sought.way == "hash" and not re.fullmatch(rf"(SHA256:)?[0-9a-f]{{{_LEAST},64}}(\.dir)?", sought.value):
-        raise UserError(f"{sought.value!r} is no hash: write at least {_LEAST} characters of it, 0 to 9 and a to f.")
+        raise UserError(f"{sought.value!r} is not a hash: write at least {_LEAST} characters of it, 0 to 9 and a to f.")
     root = ctx.graph.add(sought.kind, f"sought/{sought.value}", sought.description)
     if sought.way == "person":
         found, answer = _of_person(ctx, root, sought.value)

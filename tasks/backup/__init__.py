@@ -1,4 +1,4 @@
-"""A back-up of all that a clone knows: `rft backup FOLDER`, `rft restore FOLDER INTO`.
+"""A back-up of all that a clone knows: `rft backup make FOLDER`, `rft backup restore FOLDER INTO`.
 
 What can be audited a year later lies in five places: Git's objects (branches, the ledger, one
 revision per run), DVC's cache, `.rft/` (records, pages, what is served), and the databases of

@@ -113,7 +113,7 @@ def _lists(state: State, erased: bool = True) -> set[str]:
 
 def _lost(clone: Clone, state: State, before: Manifest | None, held: Callable[[str], bytes | None]) -> set[str]:
     """Bytes that the back-up has, that this clone's cache lacks and a revision needs. What was
-    removed on purpose (`rft gc`, `rft ledger erase`) is not lost."""
+    removed on purpose (`rft runs gc`, `rft ledger erase`) is not lost."""
     prefix = f"{CACHE}/files/md5/"
     mine = {file.path for file in before.files if file.path.startswith(prefix)} if before else set[str]()
     gone = {path for path in mine if not _in(clone.dvc_cache, path.removeprefix(prefix).replace("/", "")).exists()}
@@ -312,7 +312,7 @@ def _keys(clone: Clone) -> list[str]:
     found = [
         "the machine key, and what this clone remembers of its ledger, which is sealed with it. The restored clone "
         "makes a key of its own, and verifies the whole ledger once. An owner lets it append, from there: "
-        "rft people add --machine --reason TEXT",
+        "rft ledger people add --machine --reason TEXT",
         "people's keys. They lie with the people",
     ]
     unfinished = [record.name for record in records.load_all(clone) if not record.over]
@@ -368,7 +368,7 @@ def remotes(clone: Clone, left_out: list[str]) -> list[Remote]:
 
 
 def _bare(url: str) -> str:
-    """A URL without user and password; SSH keeps the user, which is no secret."""
+    """A URL without user and password; SSH keeps the user, which is not secret."""
     scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     user, at, place = host.rpartition("@")

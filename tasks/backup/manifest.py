@@ -16,8 +16,8 @@ from tasks.runs.git import git
 
 NAME, MARK = "manifest.json", "agent-rft-backup.txt"
 ABOUT = """\
-A back-up that `rft backup` made. manifest.json says what it consists of and is written last: without
-it, the back-up is unfinished, and the same command goes on. `rft restore` verifies it and lays it
+A back-up that `rft backup make` made. manifest.json says what it consists of and is written last: without
+it, the back-up is unfinished, and the same command goes on. `rft backup restore` verifies it and lays it
 out as a clone. The file in bundles/ can be read without agent-rft: git clone FILE
 """
 Kind = Literal["cache", "records", "champion", "pages", "MLflow", "Prefect", "edits", "inputs"]
@@ -41,7 +41,7 @@ class File(Report):
     sha256: Sha256
     size: int = Field(ge=0)
     changed_ns: int
-    """`rft gc` goes by age, so files keep theirs."""
+    """`rft runs gc` goes by age, so files keep theirs."""
     mode: int = Field(ge=0, le=0o777)
 
 
@@ -117,11 +117,11 @@ def read(folder: Path) -> Manifest:
     if (folder / MARK).exists():
         what = f"{folder} is an unfinished back-up: it has no {NAME} yet, and nothing can be restored from it"
         raise UserError(f"{what}. To finish it, in the clone that it is of: {_again(str(folder))}")
-    raise UserError(f"{folder} is no back-up: it has no {NAME}. To make one, in a clone: {_again('FOLDER')}")
+    raise UserError(f"{folder} is not a back-up: it has no {NAME}. To make one, in a clone: {_again('FOLDER')}")
 
 
 def _again(folder: str) -> str:
-    return commands.command("backup", folder)
+    return commands.command("backup make", folder)
 
 
 def place(folder: Path, sha256: str) -> Path:

@@ -1,4 +1,4 @@
-"""`rft restore`: verify a back-up, and lay it out as a clone.
+"""`rft backup restore`: verify a back-up, and lay it out as a clone.
 
 Every byte is hashed before anything is written, so a damaged back-up restores nothing and names all
 that is damaged. The clone is made beside its name and renamed when it is whole. Git checks its own

@@ -1,10 +1,10 @@
-"""`rft backup`: bring a folder up to what the clone holds.
+"""`rft backup make`: bring a folder up to what the clone holds.
 
 A file goes under its SHA-256, so what was there before is not copied again. Of DVC's cache, whose
 files never change, what has the size and time that the manifest names is not even read. The bundle
 is made anew when a ref has moved. The manifest is replaced at the end, and then what it no longer
-names is removed: what `rft gc` or an erasure removed from the clone leaves the back-up too. Bytes
-that the clone only lost stay.
+names is removed: what `rft runs gc` or an erasure removed from the clone leaves the back-up too.
+Bytes that the clone only lost stay.
 
 A kill leaves the back-up before it, and files that no manifest names. The same command verifies
 these and uses them. Nothing runs in the clone meanwhile (tasks/retention.py).
@@ -86,7 +86,7 @@ def _opened(folder: Path) -> Iterator[None]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # conversations are in it
     with records.held(folder / manifest.MARK) as free:
         if not free:
-            raise UserError(f"{folder}: another `rft backup` is writing there. Wait until it ends.")
+            raise UserError(f"{folder}: another `rft backup make` is writing there. Wait until it ends.")
         (folder / manifest.MARK).write_text(manifest.ABOUT, encoding="utf-8")
         for left in folder.glob(f"{_SCRATCH}*"):
             shutil.rmtree(left)
@@ -104,7 +104,7 @@ def _assert_same_clone(clone: Clone, ledger: Ledger, before: Manifest, folder: P
         return
     raise UserError(
         f"{folder} is a back-up of another clone, or this one has lost something: {what}. It stays as it is. Name "
-        f"another folder, or restore it: {commands.command('restore', str(folder), 'INTO')}"
+        f"another folder, or restore it: {commands.command('backup restore', str(folder), 'INTO')}"
     )
 
 

@@ -146,7 +146,7 @@ def _commands(record: RunRecord, decision: reports.Decision | None) -> str:
         found["to reject"] = commands.command("reject", record.name, *commands.WHY)
     if record.revision:
         found["to audit"] = commands.command("audit", record.name)
-        found["its page"] = commands.command("report", record.name)
+        found["its page"] = commands.command("runs report", record.name)
     found["to go on" if record.state in ("paused", "running") else "to run it again"] = record.again
     return "\n".join(f"- {text}: `{line}`" for text, line in found.items())
 

@@ -44,7 +44,7 @@ _WORDS = {
     "disk is full": "its disk is full. Free some space",
     "disk I/O error": "its disk failed, or is read-only. Let this user write it",
     "No space left": "its disk is full. Free some space",
-    "not a database": "its file is no database. Move it away, or restore it",
+    "not a database": "its file is not a database. Move it away, or restore it",
     "malformed": "its database is damaged. Move it away, or restore it",
     "Read-only file system": "it is on a read-only file system",
     "File exists": "something else lies where its folder was. Move it away",

@@ -86,7 +86,7 @@ def authorise(state: State, proposal: Proposal) -> None:
             statement = _signed(state, verified_statement, "lift", DECIDES)
             held = state.rejections.get(act.rejection)
             holds = held in state.rejected and state.rejected[held].number == act.rejection
-            _need(holds, f"entry {act.rejection} is no rejection that holds")
+            _need(holds, f"entry {act.rejection} is not a rejection that holds")
             same = held == (act.model, *(statement.pair or ())) and statement.rejection == state.ids[act.rejection]
             _need(same, "the statement is about another rejection")
         case Promotion():
@@ -123,8 +123,8 @@ def _machine(state: State, proposal: Proposal) -> None:
     if state.policy.machine_of(proposal.machine) is None and not enrols_itself:
         raise Refused(
             f"this clone's machine key {proposal.machine} is not enrolled in the ledger, so it cannot append to it. "
-            f"Enrol it, as an owner: {commands.command('people', 'add', '--machine', *commands.WHY)}; or elsewhere, "
-            "with --public and this one's .rft/keys/machine.pub"
+            f"Enrol it, as an owner: {commands.command('ledger people', 'add', '--machine', *commands.WHY)}; or "
+            "elsewhere, with --public and this one's .rft/keys/machine.pub"
         )
     _need(proposal.time >= state.time, f"its time {proposal.time} is before that of the last entry ({state.time})")
 
@@ -280,8 +280,8 @@ def _assert_registered(state: State, act: Request) -> None:
     _need(
         look.by_policy,
         f"run {act.run} had other thresholds than the policy holds for {act.model}, so nobody can promote it",
-        f"To run under the policy's: {commands.command('policy', 'show')}. To change the policy: "
-        f"{commands.command('policy', 'sign', '--params', 'FILE', *commands.WHY)}",
+        f"To run under the policy's: {commands.command('ledger policy', 'show')}. To change the policy: "
+        f"{commands.command('ledger policy', 'sign', '--params', 'FILE', *commands.WHY)}",
     )
 
 
@@ -400,13 +400,15 @@ def describe(champion: int) -> str:
 def _find_request(state: State, number: int, model: str) -> RequestState:
     request = state.requests.get(number)
     if request is None or request.act.model != model:
-        raise Refused(f"entry {number} is no request about {model}.")
+        raise Refused(f"entry {number} is not a request about {model}.")
     return request
 
 
 def _known(state: State, champion: int, model: str) -> None:
     found = state.promotions.get(champion)
-    _need(not champion or (found is not None and found.model == model), f"entry {champion} is no promotion of {model}")
+    _need(
+        not champion or (found is not None and found.model == model), f"entry {champion} is not a promotion of {model}"
+    )
 
 
 def _need(is_so: object, otherwise: str, remedy: str = "") -> None:

@@ -205,7 +205,7 @@ def read(
     locked: bool = False,
 ) -> Ledger:
     """Read and verify. `locked`: the lock is held already. `restarted`: a restart that nobody has
-    accepted here yet is no error.
+    accepted here yet is not an error.
 
     Fetches anyway when something here names an entry that this clone does not have yet.
 
@@ -317,7 +317,7 @@ def _newest(
         )
     raise Damaged(
         f"this clone's ledger and that of {shared.remote} both begin with {ours[:16]}, and then differ: one of them "
-        "was rewritten. Compare them: rft ledger --verify in both clones"
+        "was rewritten. Compare them: rft ledger verify in both clones"
     )
 
 

@@ -53,7 +53,7 @@ def _assert_kept(found: Objects, revision: str, each: Stored) -> None:
 
 def read(found: Objects, commit: str) -> list[Stored]:
     """Read the chain that ends at a commit, oldest first, back to its genesis. Raises Damaged,
-    naming the entry, for what is no whole chain."""
+    naming the entry, for what is not a whole chain."""
     found.prefetch(commit)
     chain: list[Stored] = []
     name: str | None = commit
@@ -69,7 +69,7 @@ def read(found: Objects, commit: str) -> list[Stored]:
         name = each.commit.parents[0] if each.commit.parents else None
     first = chain[-1].entry
     if not isinstance(first.act, Genesis) or (first.number, first.previous) != (1, None):
-        raise Damaged(f"{chain[-1].where} has no entry before it, and it is no first genesis: the chain was cut.")
+        raise Damaged(f"{chain[-1].where} has no entry before it, and it is not a first genesis: the chain was cut.")
     return chain[::-1]
 
 
@@ -105,7 +105,7 @@ def stored(found: Objects, name: str) -> Stored:
     files = {file: found.blob(blob) for file, blob in tree.items()}
     where = f"ledger commit {name[:10]}"
     if ENTRY not in files:
-        raise Damaged(f"{where} holds no {ENTRY}: it is no entry of a ledger.")
+        raise Damaged(f"{where} holds no {ENTRY}: it is not an entry of a ledger.")
     made = entries.parse(files.pop(ENTRY), where)
     for file in sorted({*files, *made.files}):
         there = objects.sha256(files[file]) if file in files else "missing"

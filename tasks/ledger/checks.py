@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from rft import commands
 from rft.doctor import Check, Finding
 from rft.doctor.finding import Skip, ok, warn
 from rft.errors import InfrastructureError, UserError
@@ -55,7 +56,8 @@ def ledger(clone: Clone) -> Finding:
     if state.policy.machine_of(key) is None:
         return warn(
             f"{description}; this clone's machine key {key} is not enrolled",
-            "It may run, but not ask for a promotion. An owner enrols it here: rft people add --machine --reason TEXT",
+            "It may run, but not ask for a promotion. An owner enrols it here: "
+            f"{commands.command('ledger people', 'add', '--machine', *commands.WHY)}",
             entries=state.number,
         )
     return ok(description, entries=state.number)

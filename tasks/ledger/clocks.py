@@ -63,7 +63,7 @@ def _is_free(state: State, act: Act) -> bool:
 
 
 def _describe(clock: str, other: str) -> str:
-    goes_on = commands.command("ledger", "clocks", *commands.WHY)
+    goes_on = commands.command("ledger clocks", *commands.WHY)
     return (
         f"this machine's clock says {clock}, and {other}: one of the two is wrong, by more than {SKEW_S // 60} "
         "minutes, so nothing was appended. Set this clock right, then give the same command again. If the other is "

@@ -242,7 +242,7 @@ class Entry(Report):
 
 
 def parse(content: bytes, where: str) -> Entry:
-    """Raises UserError for what is no entry in its canonical form."""
+    """Raises UserError for what is not an entry in its canonical form."""
     try:
         made = Entry.model_validate_json(content)
     except ValidationError as error:
@@ -251,7 +251,9 @@ def parse(content: bytes, where: str) -> Entry:
             raise removed(f"{where}: an entry of kind 'imported'") from None
         key = ".".join(map(str, first["loc"]))
         what = f"{where}: {key}: {first['msg']}"
-        raise UserError(f"{what}. It is no entry of the ledger, or a later version's: read it with that one.") from None
+        raise UserError(
+            f"{what}. It is not an entry of the ledger, or a later version's: read it with that one."
+        ) from None
     if made.content != content:
         raise UserError(f"{where}: entry.json is not in canonical form (RFC 8785).")
     return made

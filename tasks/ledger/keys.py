@@ -53,7 +53,7 @@ class Key:
 
 
 def fingerprint(public: str) -> str:
-    """`SHA256:...`, as ssh-keygen prints it. Raises UserError for what is no public key."""
+    """`SHA256:...`, as ssh-keygen prints it. Raises UserError for what is not a public key."""
     try:
         blob = base64.b64decode(public.split()[1], validate=True)
     except (IndexError, binascii.Error):
@@ -107,7 +107,7 @@ def _make_machine(private: Path) -> None:
 def _own(private: Path, content: bytes) -> str:
     """The public half of the machine key, from the private one: what the clone has verified is
     believed because of this key, and the .pub beside it may be anybody's."""
-    enrol = commands.command("people", "add", "--machine", *commands.WHY)
+    enrol = commands.command("ledger people", "add", "--machine", *commands.WHY)
     remedy = f"It is this clone's machine key. Restore it, with mode 600, or delete it and enrol a new one: {enrol}"
     kind, blob = _derived(private, remedy).split()[:2]
     return f"{kind} {blob}"
@@ -118,7 +118,7 @@ def person(clone: Clone, given: str | None = None) -> Key:
     """The key that a person signs with: `given` (--key), else the one Git signs with
     (user.signingkey with gpg.format=ssh), else ~/.ssh/id_ed25519.
 
-    Raises UserError when there is none, or when it is no SSH key.
+    Raises UserError when there is none, or when it is not an SSH key.
     """
     assert_tools(clone)
     if given is not None:

@@ -85,7 +85,7 @@ def assert_writable(clone: Clone) -> None:
 
 
 def _owned(file: Path) -> str:
-    return f"Move away what is no file of ours, and let this user read and write {file.parent}."
+    return f"Move away what is not a file of ours, and let this user read and write {file.parent}."
 
 
 def path(clone: Clone) -> Path:

@@ -59,7 +59,7 @@ class Objects:
             mode, _, rest = raw.partition(b" ")
             file, _, rest = rest.partition(b"\0")
             if mode != b"100644":
-                raise Damaged(f"Git object {name[:10]}: {file.decode(errors='replace')} is no plain file.")
+                raise Damaged(f"Git object {name[:10]}: {file.decode(errors='replace')} is not a plain file.")
             if file.decode("utf-8", "replace") in found:
                 raise Damaged(f"Git object {name[:10]} holds {file.decode(errors='replace')} twice.")
             found[file.decode("utf-8", "replace")] = rest[:size].hex()
@@ -93,7 +93,7 @@ class Objects:
     def read(self, name: str, kind: bytes) -> bytes:
         """An object's bytes. Raises Damaged for one that is missing, changed or of another kind."""
         if not _NAME.fullmatch(name):
-            raise Damaged(f"{name[:50]!r} is no name of a Git object.")
+            raise Damaged(f"{name[:50]!r} is not a name of a Git object.")
         self.load([name])
         if name not in self._raw:
             raise Damaged(f"Git object {name[:10]} is missing, or cannot be read. {_WHOLE}")

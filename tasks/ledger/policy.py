@@ -49,7 +49,7 @@ def _is_canonical(text: str) -> str:
     if not isinstance(raw, dict) or set(raw) != {"gate", "challenger"} or files.canonical(raw).decode() != text:
         raise ValueError("not the canonical JSON of sections gate and challenger")
     if not isinstance(raw["gate"], dict) or not isinstance(raw["gate"].get("looks"), int) or raw["gate"]["looks"] < 1:
-        raise ValueError("gate.looks is no number of looks")
+        raise ValueError("gate.looks is not a number of looks")
     return text
 
 
@@ -116,6 +116,7 @@ class Policy(Report):
 def _yaml(policy: str) -> bytes:
     """policy.yaml of a policy as JSON. Each change asks twice, and so does whoever reads the ledger
     again; it takes 2 ms."""
+    # with the verbs of version 0.1, because ledgers hold these bytes, and verifying compares them
     head = "# Written by agent-rft: rft people, rft ledger rules, rft policy sign. Judges the next entry.\n"
     raw = json.loads(policy)
     return (head + yaml.safe_dump(raw, sort_keys=True, default_flow_style=None, width=1000)).encode()
@@ -147,7 +148,7 @@ class RemoveMachine(Report):
 
 
 class SetThresholds(Report):
-    """What a model's gate asks for from now on. Written by `rft policy sign`."""
+    """What a model's gate asks for from now on. Written by `rft ledger policy sign`."""
 
     change: Literal["thresholds"] = "thresholds"
     model: str

@@ -71,7 +71,7 @@ def shared(clone: Clone) -> Shared:
         raise UserError(f"{name}: {key}: {first['msg']}. It holds remote, branch and genesis.") from None
     if found.remote is not None and found.remote not in (known := git(clone.root, "remote").split()):
         raise UserError(
-            f"{name}: remote = {found.remote!r} is no remote of this clone. {did_you_mean(found.remote, known)}"
+            f"{name}: remote = {found.remote!r} is not a remote of this clone. {did_you_mean(found.remote, known)}"
         )
     return found
 

@@ -167,8 +167,8 @@ class State:
                 pass
 
     def begin(self, machine: EnrolMachine) -> None:
-        """Start with one machine and nobody. After a restart the rules stay, so that it is no way
-        around them, and so do the keys that are marked as compromised."""
+        """Start with one machine and nobody. After a restart the rules stay, so that it is not a
+        way around them, and so do the keys that are marked as compromised."""
         self.policy = self.policy.model_copy(update={"people": {}, "machines": {}})
         self.had_owner = False
         self.change(machine)

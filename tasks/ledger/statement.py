@@ -112,7 +112,7 @@ def nonce() -> str:
 
 
 def text(given: str) -> str:
-    """Replace what is no UTF-8, as in a name or an argument of other bytes."""
+    """Replace what is not UTF-8, as in a name or an argument of other bytes."""
     return given.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -142,7 +142,7 @@ def made_elsewhere(signature: Path) -> Signed:
 
 
 def parse(content: bytes, where: str) -> Statement:
-    """Raises UserError for what is no statement in its canonical form."""
+    """Raises UserError for what is not a statement in its canonical form."""
     try:
         made = Statement.model_validate_json(content)
     except ValidationError as error:

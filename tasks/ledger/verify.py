@@ -144,7 +144,8 @@ def verified_statement(state: State, signed: statement.Signed, change: Change | 
     person = holder(state, public, change)
     if person is None:
         known = ", ".join(state.policy.people) or "nobody"
-        enrol = commands.command("people", "add", "NAME", "--role", "approver", "--public", public, *commands.WHY)
+        who = ("NAME", "--role", "approver", "--public", public)
+        enrol = commands.command("ledger people", "add", *who, *commands.WHY)
         raise UserError(
             f"key {keys.fingerprint(public)} is not enrolled in the ledger ({known} is). An owner enrols it: {enrol}"
         )

@@ -467,7 +467,9 @@ def only_model(state: State) -> str:
     if len(state.moves) == 1:
         return next(iter(state.moves))
     if not state.moves:
-        raise UserError("nothing was promoted yet, so there is no champion but the beginning.")
+        raise UserError(
+            f"nothing was promoted yet, so there is no champion but the beginning. The runs: {commands.command('runs')}"
+        )
     raise UserError(f"several models were promoted: {', '.join(sorted(state.moves))}. Name one: --model NAME")
 
 
@@ -519,7 +521,7 @@ def _first_owner(ledger: Ledger, signer: Signer, report_line: ReportLine) -> Non
     append(ledger, PolicyChange(change=enrol), to_sign, signer)
     report_line(
         f"[ledger] {enrol.name} is the first to decide here and is enrolled as owner, with key "
-        f"{signer.key.fingerprint}. To enrol others: {commands.command('people', 'add', '--help')}"
+        f"{signer.key.fingerprint}. To enrol others: {commands.command('ledger people', 'add', '--help')}"
     )
 
 

@@ -9,7 +9,7 @@ approved or not. No run made the beginning, 0. Before the first promotion it is 
 the newest run measured; after it, for good, the base policy that the first promoted run was judged
 against. The folder holds the code and settings of the agent's own revision, not the clone's, and
 every byte comes by its hash: from Git, or from DVC's cache, where it is hashed again. A lock is
-held while an agent is laid out, so that `rft gc` leaves its folder alone.
+held while an agent is laid out, so that `rft runs gc` leaves its folder alone.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _assert_known(state: State, shown: Shown, projection: Projection, target: Ta
     else:
         return
     raise UserError(
-        f"{what}. It is left as it is. Either this clone's ledger was cut (rft ledger --verify), or another ledger "
+        f"{what}. It is left as it is. Either this clone's ledger was cut (rft ledger verify), or another ledger "
         f"shares this {projection.name}: keep one of the two"
     )
 

@@ -15,8 +15,8 @@ under the policy's thresholds can be promoted.
     count    goes by example (counting.py): one example more makes no fresh set. A set that
              was opened, or whose list was erased, is retired: no look at its examples counts
              (retiring.py).
-    policy   a model's first registration makes its run's thresholds the model's. `rft policy sign`
-             changes them. A run with others registers as well, because it looks as well.
+    policy   a model's first registration makes its run's thresholds the model's. `rft ledger policy
+             sign` changes them. A run with others registers as well, because it looks as well.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def assert_looks_left(look: int, params: config.Params, offers_blocks: bool) -> 
 
 
 def _policy_command() -> str:
-    return commands.command("policy", "sign", "--params", "FILE", *commands.WHY)
+    return commands.command("ledger policy", "sign", "--params", "FILE", *commands.WHY)
 
 
 # -- what rests on it ------------------------------------------------------------------------------
@@ -201,7 +201,8 @@ def entry_number(at: Revision, run: str) -> int:
     if not found.by_policy:
         why = f"run {run} had other thresholds than the policy of {at.model}, so nobody is asked to promote it"
         raise UserError(
-            f"{why}. To see the policy's: {commands.command('policy', 'show')}. To change them: {_policy_command()}"
+            f"{why}. To see the policy's: {commands.command('ledger policy', 'show')}. "
+            f"To change them: {_policy_command()}"
         )
     return found.entry
 

@@ -113,8 +113,8 @@ def public_pem(public_key: str) -> bytes:
 
     try:
         key = form.load_ssh_public_key(public_key.encode())
-    except Exception as error:  # several kinds, one of which is no ValueError
-        raise UserError(f"{public_key[:40]!r} is no public key of OpenSSH: {error}. {_NEEDED}") from None
+    except Exception as error:  # several kinds, one of which is not a ValueError
+        raise UserError(f"{public_key[:40]!r} is not a public key of OpenSSH: {error}. {_NEEDED}") from None
     _check(key, "the public key")
     return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
 

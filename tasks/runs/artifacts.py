@@ -309,7 +309,7 @@ class Revision:
             every = records.load_all(self.clone)
             if removed := next((record.bytes_removed for record in every if record.revision == self.commit), None):
                 raise UserError(
-                    f"{name} is past its retention: `rft gc` removed its bytes at {removed}, as "
+                    f"{name} is past its retention: `rft runs gc` removed its bytes at {removed}, as "
                     "run.retention.cache_days in params.yaml says. The revision stays: `dvc exp pull` fetches the "
                     "bytes if a remote has them, and a run of the same commit and settings makes them again."
                 ) from None

@@ -5,7 +5,7 @@
 
 The stage runs as in a run: by DVC, in a worktree whose params.yaml has every value written out. So
 any settings will do, not only those of the clone's params.yaml; a section that the file leaves out
-is no error; and what any run or earlier try made from the same inputs comes from the cache. The
+is not an error; and what any run or earlier try made from the same inputs comes from the cache. The
 worktree takes the user's uncommitted edits along, and is removed afterwards.
 """
 
@@ -92,7 +92,7 @@ def _keep(clone: Clone, tree: Path, name: str) -> None:
 
 
 def lock(clone: Clone) -> Path:
-    """Held while a stage runs by hand, and by `rft gc` so that none does."""
+    """Held while a stage runs by hand, and by `rft runs gc` so that none does."""
     return clone.state / "by-hand.lock"
 
 
@@ -103,7 +103,7 @@ def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
     with records.held(lock(clone)) as free:
         if not free:
             raise UserError(
-                "another stage is being run by hand in this clone, or `rft gc` is at work in it. Wait for it."
+                "another stage is being run by hand in this clone, or `rft runs gc` is at work in it. Wait for it."
             )
         worktree = place / "tree"
         clear(clone)

@@ -1,4 +1,4 @@
-"""What stages print, as plain lines: for logs, scheduled runs, and output that is no terminal.
+"""What stages print, as plain lines: for logs, scheduled runs, and output that is not a terminal.
 
 A stage prints `[train] 12/80 steps, reward 0.41` several times per second; one such line per five
 seconds is shown, and the last. Everything else is shown as it is. `flows.screen` draws bars from

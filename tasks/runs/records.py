@@ -52,7 +52,7 @@ class RunRecord(reports.Report):
     until: str | None = None
     """`--until` as given: the last stage of the run, which takes no look at the test set."""
     extends: str | None = None
-    """The run whose candidates it looks at again, on more blocks: `rft extend`."""
+    """The run whose candidates it looks at again, on more blocks: `rft runs extend`."""
     more_blocks: int = 0
     """How many more than that run."""
     asked_window: str | None = None
@@ -90,7 +90,7 @@ class RunRecord(reports.Report):
     environment_sha256: str | None = None
     """Of data/environment.json in its revision. None: a version that wrote none began it."""
     bytes_removed: str | None = None
-    """When `rft gc` removed what only this run refers to; its revision stays."""
+    """When `rft runs gc` removed what only this run refers to; its revision stays."""
 
     def inside(self, path: str) -> str:
         """Name a file of the agent's folder as Git does, from the top."""
@@ -121,7 +121,7 @@ class RunRecord(reports.Report):
         """The command that starts it again or goes on, with more hours where they are spent, and
         beyond the stage where it was to stop."""
         if self.extends:
-            return commands.command("extend", self.extends, "--blocks", str(self.more_blocks))
+            return commands.command("runs extend", self.extends, "--blocks", str(self.more_blocks))
         window = ["--window", self.asked_window] if self.asked_window else []
         clean = ["--clean-only"] if self.clean_only else []
         clean += ["--until", self.until] if self.until and self.state != "stopped" else []
@@ -195,7 +195,7 @@ def pick(every: list[str], name: str) -> str:
     if hits:
         raise UserError(f"{name!r} could be any of {', '.join(hits)}. Write more of the name.")
     known = ", ".join(every[-5:]) or f"none yet: start one: {commands.command('run')}"
-    raise UserError(f"no run named {name!r}. The latest runs: {known}.")
+    raise UserError(f"no run named {name!r}. The latest: {known}. All: {commands.command('runs')}")
 
 
 @contextlib.contextmanager

@@ -61,8 +61,8 @@ class StageFailed(RftError):
 
 
 class StageKilled(StageFailed):
-    """The stage, or DVC around it, was killed with -9: by `rft cancel --now`, by a person, or by
-    the kernel when memory ran out."""
+    """The stage, or DVC around it, was killed with -9: by `rft runs cancel --now`, by a person, or
+    by the kernel when memory ran out."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _repro(
         failure = _failure(stage, list(last), log, killed=code == -signal.SIGKILL)
         _show(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
         raise failure
-    with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft gc` sees
+    with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft runs gc` sees
         progress.forget(stage, config.load(tree / "params.yaml"), tree, state)
     _show(lines, error)
     lines.end(how)

@@ -8,10 +8,10 @@ revision.
 `start` adopts an unfinished run of the same commit, edits, settings and champion: its driver was
 killed, or it stopped at run.max_hours. Other killed runs are recorded as killed and cleared away.
 That loses nothing: finished stages are in DVC's run cache, unfinished work is in `.rft/progress`. A
-run that stopped at its limit keeps its worktree and waits for a higher one; `rft cancel` ends any
-run for good. The record is a commit below the run's own, made by plumbing commands and published by
-a create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read. No branch,
-index or file of the user is touched.
+run that stopped at its limit keeps its worktree and waits for a higher one; `rft runs cancel` ends
+any run for good. The record is a commit below the run's own, made by plumbing commands and
+published by a create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read.
+No branch, index or file of the user is touched.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `rft cancel` asked this run to end."""
+        """Whether `rft runs cancel` asked this run to end."""
         return stopping.request(self.clone.state, self.name).exists()
 
     def check(self, where: str) -> None:
@@ -458,7 +458,7 @@ def user(clone: Clone) -> str:
 
 
 # -- end -------------------------------------------------------------------------------------------
-CANCELLED = "cancelled by `rft cancel`"
+CANCELLED = "cancelled by `rft runs cancel`"
 _OWN_WORDS: tuple[State, ...] = ("interrupted", "killed", "cancelled")
 """States whose message is written here. Others may quote a conversation, as a stage's error and a
 verdict on drift do, and Git keeps all for ever: their message stays in this clone's record."""

@@ -90,7 +90,7 @@ def _laid(clone: Clone, commit: str) -> Iterator[Path]:
     folder = Revision(clone, commit).folder
     with (
         tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
-        records.held(Path(scratch) / "lock", wait=True),  # `rft gc` clears away what a kill left
+        records.held(Path(scratch) / "lock", wait=True),  # `rft runs gc` clears away what a kill left
     ):
         tree = Path(scratch) / "tree"
         try:

@@ -4,7 +4,7 @@ A log may be one file or thousands, here or in an object store, and somebody may
 So a run begins by ingesting it into `.rft/snapshots`, where the snapshot of the same log under the
 same settings is found again. The run's worktree links to it as data/window, stage `traffic` keeps
 the conversations for good, and params.yaml names the log and its hash. The snapshot itself is a
-cache: `rft gc` may remove it.
+cache: `rft runs gc` may remove it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def take_in(
 
     wanted = str(params.traffic.file if log is None else log)
     snapshot = ingest.ingest(wanted, params.traffic, clone.home, folder(clone), report_line)
-    os.utime(snapshot)  # `rft gc` counts the days since a run last asked for it
+    os.utime(snapshot)  # `rft runs gc` counts the days since a run last asked for it
     pinned = {"file": named(clone, wanted), "sha256": reading.manifest(snapshot).sha256}
     traffic = params.traffic.model_copy(update=pinned)
     return params.model_copy(update={"traffic": traffic}), {str(stage_files.SNAPSHOT): snapshot}
@@ -58,7 +58,7 @@ def unused(clone: Clone, unfinished: Mapping[str, str]) -> Iterator[Path]:
 
 
 def inside(clone: Clone, log: str) -> list[str]:
-    """List the paths in the agent's folder that hold the log: they are no edits of it."""
+    """List the paths in the agent's folder that hold the log: they are not edits of it."""
     if is_address(log) or Path(log).is_absolute():
         return []
     found = clone.home.glob(log) if has_magic(log) else [clone.home / log]

@@ -200,7 +200,7 @@ def choose(root: Path, here: Path, wanted: str | None) -> str | None:
     if wanted is not None:
         if (folder := {agent.name: agent.folder for agent in every}.get(wanted)) is None:
             known = did_you_mean(wanted, [agent.name for agent in every]) if every else "There is none yet."
-            raise UserError(f"no agent is named {wanted!r} here. {known}")
+            raise UserError(f"--agent {wanted}: no agent of this workspace has that name. {known}")
         return folder
     around = [agent.folder for agent in every if here.is_relative_to(root / agent.folder)]
     if around:

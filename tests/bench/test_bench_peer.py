@@ -80,7 +80,7 @@ print(*{owners[name][0] for name in installed if name in owners}, sep="\\n")
 def _is_module(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package
+    except ModuleNotFoundError:  # its parent is not a package
         return False
 
 
@@ -242,4 +242,4 @@ def test_the_headline_is_all_steps_over_all_seconds(monkeypatch: pytest.MonkeyPa
     assert (headline.value, headline.low, headline.high, headline.holds) == (8.0, 8.0, 8.0, True)
     assert same.holds
     _, longer, *_ = speed_trl._speed([(run(1), run(8, tokens=60))])
-    assert not longer.holds  # theirs had more to do: that is no comparison
+    assert not longer.holds  # theirs had more to do: that is not a comparison

@@ -144,7 +144,7 @@ def test_a_shortcut_must_stay_well_below_the_trained_policy(tmp_path: Path, monk
         (tmp_path / "recipes_learn_wordle.json").write_text(json.dumps({"parts": [part]}))
         return {part.name for part in recipes.shortcuts("wordle").parts if not part.holds}
 
-    assert failing(0.8) == set(), "the last clue alone is shown, and is no shortcut"
+    assert failing(0.8) == set(), "the last clue alone is shown, and is not a shortcut"
     assert failing(0.4) == {"scripted: first_hit"}
 
 

@@ -292,7 +292,7 @@ class TestFiles:
         [
             ({"eval": an_eval(testing_criteria={})}, "testing_criteria is dict, expected a list"),
             ({"eval": an_eval(testing_criteria=[3])}, r"testing_criteria\[0\]: holds int"),
-            ({"eval": an_eval({"type": "azure_ai_evaluator"})}, "'azure_ai_evaluator' is no grader"),
+            ({"eval": an_eval({"type": "azure_ai_evaluator"})}, "'azure_ai_evaluator' is not a grader"),
             ({"runs": [a_run(input_messages="x")]}, r"outputitem_1_0\): input_messages of its run is \"x\""),
             ({"runs": [a_run(sampling_params={"response_format": 3})]}, r"evalrun_1\): response_format: 3 is not"),
             (
@@ -562,7 +562,7 @@ class TestTraffic:
         found = self.ingested(read(tmp_path, whole()), tmp_path)
         assert [one.conversation_id for one in found] == [f"outputitem_1_{n}" for n in range(8)]
         assert [message["role"] for message in found[0].messages] == ["developer", "user", "assistant"]
-        assert found[0].feedback is None  # a verdict of the service is no person's
+        assert found[0].feedback is None  # a verdict of the service is not a person's
 
     def test_an_error_is_no_score_and_no_conversation(self, tmp_path: Path):
         sample = an_output(0)["sample"]

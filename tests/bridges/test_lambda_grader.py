@@ -102,7 +102,7 @@ def test_what_it_imports_must_be_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def lambda_handler(event, context:\n    return []\n", r"theirs\.py:1: is no Python"),
+        ("def lambda_handler(event, context:\n    return []\n", r"theirs\.py:1: is not Python"),
         ("# def lambda_handler\nx = 1\n", r"theirs\.py: defines no lambda_handler"),
     ],
 )

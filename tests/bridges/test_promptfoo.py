@@ -110,7 +110,7 @@ def test_yaml_is_that_of_javascript(tmp_path: Path):
         assert found[0]["reference_answer"] == text
 
 
-# -- what is no score ------------------------------------------------------------------------------
+# -- what is not a score ---------------------------------------------------------------------------
 def test_no_assertions_is_no_score(tmp_path: Path):
     read = imported(tmp_path)
     assert "no assertion" in played(read, rows(read)[0] | {"assert": []}, "Paris")["raised"]
@@ -219,7 +219,7 @@ BAD = {
     "braces": (EQUALS, "      - {type: contains-json}\n", r":5: the assertion contains-json takes .*is-json"),
     "no type": (EQUALS, "      - {value: Paris}\n", r":5: assert\[0\] has no type"),
     "no value": (EQUALS, "      - {type: equals}\n", r":5: equals has no value"),
-    "a key": (EQUALS, "      - {type: equals, value: a, threshhold: 1}\n", r":5: 'threshhold' is no key"),
+    "a key": (EQUALS, "      - {type: equals, value: a, threshhold: 1}\n", r":5: 'threshhold' is not a key"),
     "a weight": (EQUALS, "      - {type: equals, value: a, weight: -1}\n", r":5: weight is -1. Write 0 or more"),
     "transform": (EQUALS, "      - {type: equals, value: a, transform: x}\n", r":5: transform changes what is graded"),
     "a flag": (EQUALS, "      - {type: regex, value: '(?i)paris'}\n", r":5: regex '\(\?i\)paris' has a group"),
@@ -229,7 +229,7 @@ BAD = {
     "a variable": ("Paris", "'{{town}}'", r":5: value: \{\{town\}\} names no variable"),
     "a block": ("Name the", "{% if x %}", r":1: the template '\{% if x %\}.* is not plain"),
     "only latency": ("equals, value: Paris", "latency, threshold: 9", None),
-    "a date": ("Paris", "2024-01-02", r":5: 2024-01-02 is no text"),
+    "a date": ("Paris", "2024-01-02", r":5: 2024-01-02 is neither a text"),
     "a file": ("value: London", "value: file://gone.txt", r"gone.txt: cannot be read.*Name a file that exists"),
     "a prompt": ('["Name the capital of {{country}}."]', "[file://gone.txt]", r"gone.txt: cannot be read"),
     "tests": ("tests:\n", "tests: file://gone.yaml\nx:\n", r"gone.yaml: cannot be read"),
@@ -241,7 +241,7 @@ BAD = {
     "weights": ("weight: 3", "weight: 0", None),
     "scoring": ("    assert:\n", "    assertScoringFunction: file://s.js\n    assert:\n", r":4: assertScoring"),
     "options": ("    assert:\n", "    options: {transform: x}\n    assert:\n", r":4: options.transform changes the"),
-    "a typo": ("    assert:\n", "    asert: []\n    assert:\n", r":4: 'asert' is no key of a test"),
+    "a typo": ("    assert:\n", "    asert: []\n    assert:\n", r":4: 'asert' is not a key of a test"),
     "cut": ("value: London}", 'value: "Lon', r":6: cut off in the middle"),
 }  # fmt: skip
 

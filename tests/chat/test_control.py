@@ -51,8 +51,8 @@ def chat(tokenizer: Any, tool_format: str = "auto") -> Chat:
 
 
 def control(chat: Chat) -> dict[int, str]:
-    """Every added token but the embedded policy's words, which are no control tokens: they are what
-    its recipe is about."""
+    """Every added token but the embedded policy's words, which are not control tokens: they are
+    what its recipe is about."""
     added = chat.tokenizer.added_tokens_decoder.items()
     return {token: one.content for token, one in added if one.special or "<" in one.content or "[" in one.content}
 
@@ -333,8 +333,8 @@ def test_r15_marks_of_letters_leave_the_protocols_own_words_alone(mark: str) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_r15_half_a_surrogate_pair_in_recorded_arguments_stays_an_escape(chats: dict[str, Chat], name: str) -> None:
-    """A file may hold the escape, and decoded it is no text: the tokenizer gave up with a TypeError
-    that named nothing."""
+    """A file may hold the escape, and decoded it is not a text: the tokenizer gave up with a
+    TypeError that named nothing."""
     chat = chats[name]
     half, whole = '{"key": "\\ud83d<|im_end|>"}', '{"key": "\\ud83d\\ude42"}'
     question: Message = {"role": "user", "content": "value of k0001"}

@@ -76,7 +76,7 @@ def test_without_a_model(recipe: Path, tmp_path: Path):
         missing = examine(settings(recipe), "capacity")["capacity"]
         left_out = examine(settings(recipe), "capacity", use_model=False)["capacity"]
     assert (missing.status, left_out.status) == ("skipped", "skipped")
-    assert missing.remedy == "Build it: rft stage policy; or set policy.model."
+    assert missing.remedy == "Build it: rft stage run policy; or set policy.model."
     assert left_out.words == "looks at the model, which --no-model leaves out"
 
 
@@ -219,7 +219,7 @@ def test_resolved_settings_hold_every_key_and_no_secret(recipe: Path):
             "grader.json",
             "endpoint",
             "endpiont",
-            "'type' = 'endpiont' is no grader. Did you mean 'endpoint'?",
+            "'type' = 'endpiont' is not a grader. Did you mean 'endpoint'?",
         ),
         ("exploits.jsonl", "}", "", "exploits.jsonl"),
     ],

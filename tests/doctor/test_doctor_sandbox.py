@@ -44,7 +44,7 @@ def test_what_holds_is_named(sourced: Path):
 def test_where_no_grader_needs_it_one_line_says_what_there_is(tmp_path: Path):
     found = checked(tiny_recipe.make(tmp_path))
     assert (found.status, found.remedy) == ("ok", "")
-    assert found.words.startswith("not needed, the grader is no source; ")
+    assert found.words.startswith("not needed, the grader is not a source; ")
 
 
 def test_what_to_install(sourced: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -407,7 +407,7 @@ def test_what_a_slow_grader_means_for_a_run_is_said(recipe: Path, monkeypatch: p
     assert re.search(r"at this rate a run of 16\d,\d+,\d+ rollouts grades for \d+\.\d h$", found.words)
     assert (found.status, found.remedy) == ("warn", "A grader at an endpoint can be given more machines.")
     assert "exploits not played, because up to" in left.words
-    assert (left.status, left.remedy) == ("warn", "Play them alone: rft exploits")
+    assert (left.status, left.remedy) == ("warn", "Play them alone: rft doctor exploits")
 
 
 def test_a_target_that_is_no_answer_is_named_with_what_makes_one(tmp_path: Path):

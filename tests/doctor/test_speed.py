@@ -1,5 +1,5 @@
-"""`rft bench`: what is counted as work, against PyTorch's own counter; and the verb, on a real
-small policy."""
+"""`rft doctor speed`: what is counted as work, against PyTorch's own counter; and the verb, on a
+real small policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from flows import cli
-from flows.cli.bench import _threads
+from flows.cli.doctor.speed import _threads
 from rft.doctor import machine, speed
 from rft.doctor.capacity import shape_of
 from rft.doctor.hours import Typical
@@ -167,7 +167,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixture[str]):
     before = sorted(path for path in place.rglob("*") if ".git" not in path.parts)
-    assert cli.main(["bench", "--json"]) == 0
+    assert cli.main(["doctor", "speed", "--json"]) == 0
     printed = capsys.readouterr()
     report = json.loads(printed.out)
     assert report["rates"].keys() == {"read", "say", "learn"}
@@ -176,8 +176,8 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
         assert min(rate["arithmetic_s"], rate["memory_s"]) > 0
     assert report["forward"] == "FastForward"
     assert report["hours"].keys() == {"baseline", "prompt", "train", "challenger"}
-    assert "[bench] sampling\n[bench] learning\n" in printed.err
-    assert cli.main(["bench", "--set", "train.weights=full"]) == 0
+    assert "[speed] sampling\n[speed] learning\n" in printed.err
+    assert cli.main(["doctor", "speed", "--set", "train.weights=full"]) == 0
     table = capsys.readouterr().out
     assert "saying" in table
     assert "GFLOP/s" in table
@@ -189,7 +189,7 @@ def test_the_verb_draws_a_table_or_json(place: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_what_cannot_be_measured_is_an_error(place: Path, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["bench", "--set", "policy.model=null"]) == 2
-    assert "rft stage policy" in capsys.readouterr().err
-    assert cli.main(["bench", "--set", "train.stepz=8"]) == 2
+    assert cli.main(["doctor", "speed", "--set", "policy.model=null"]) == 2
+    assert "rft stage run policy" in capsys.readouterr().err
+    assert cli.main(["doctor", "speed", "--set", "train.stepz=8"]) == 2
     assert "Did you mean 'steps'?" in capsys.readouterr().err

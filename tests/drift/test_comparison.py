@@ -403,7 +403,7 @@ def test_other_bins_are_refused() -> None:
 
 
 def test_a_threshold_for_no_feature_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"drift.thresholds names 'y', which is no feature"):
+    with pytest.raises(ConfigError, match=r"drift.thresholds names 'y', which is not a feature"):
         compared(number(poisson(4)), number(poisson(4)), Drift(thresholds={"y": 0.1}))
 
 

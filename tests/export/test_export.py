@@ -156,7 +156,7 @@ def test_what_is_exported_speaks_as_it_did_here(approved: Clone, capsys: pytest.
     assert moved(approved.root / "exports/adapter") > 0.1
     assert not (approved.root / "exports/beginning/adapter").exists()
     assert "give 12 recorded openings token by token" in capsys.readouterr().out
-    assert "exports" not in approved.git("status", "--porcelain"), "exports/ is no part of a run"
+    assert "exports" not in approved.git("status", "--porcelain"), "exports/ is not a part of a run"
 
 
 def test_every_byte_is_named_and_comes_by_hash(approved: Clone) -> None:

@@ -122,7 +122,7 @@ CHAT = [
         ),
         (["--rows", "rows.jsonl", "--grader", "broken.json"], "broken.json: line 2: not JSON"),
         ([*MINE, "--tools", "broken.py"], "--tools broken.py: line 1: '(' was never closed. Fix that line."),
-        ([*MINE, "--tools", "binary.py"], "--tools binary.py: is no Python: "),
+        ([*MINE, "--tools", "binary.py"], "--tools binary.py: is not Python: "),
         (
             [*MINE, *CHAT, "--set", "tools.endpoints=[{name: capital, server_url: 'http://127.0.0.1:9'}]"],
             "capital has no parameters, and no row brings its schema",

@@ -1,5 +1,5 @@
-"""What `rft drift` prints and writes: a table in the order of the page, options that fit together,
-and the history of a clone's runs."""
+"""What `rft traffic drift` prints and writes: a table in the order of the page, options that fit
+together, and the history of a clone's runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_table_is_grouped_and_what_drifted_stands_first() -> None:
 
 def test_the_short_form_is_the_verdict_and_each_of_a_few_features_once() -> None:
     report = sample_drift.full()
-    lines = [line.plain for line in drift.brief(report, "rft drift w.jsonl", 100)]
+    lines = [line.plain for line in drift.brief(report, "rft traffic drift w.jsonl", 100)]
     assert lines[0].startswith("refresh: Rebuild the examples from this window")
     rows = [line for line in lines if line[2:3] in "✗✓?" and " of " in line]
     names = [row.split()[1] for row in rows]
@@ -62,18 +62,17 @@ def test_the_short_form_is_the_verdict_and_each_of_a_few_features_once() -> None
     assert names[: len(ratios)] == sorted(ratios, key=lambda name: -ratios[name])[:4]
     assert all(", against the " in row for row in rows)
     hidden = sum(feature.drifted for feature in compared) - 4
-    message = (
-        f"{len(compared) - 4} more comparisons, {hidden} of them drifted; all with their numbers: rft drift w.jsonl"
-    )
+    command = "rft traffic drift w.jsonl"
+    message = f"{len(compared) - 4} more comparisons, {hidden} of them drifted; all with their numbers: {command}"
     assert lines[-1] == message
 
 
 def test_the_short_form_of_a_quiet_window_has_what_came_nearest() -> None:
-    lines = [line.plain for line in drift.brief(sample_drift.quiet(), "rft drift w.jsonl", 100)]
+    lines = [line.plain for line in drift.brief(sample_drift.quiet(), "rft traffic drift w.jsonl", 100)]
     assert len([line for line in lines if line[2:3] == "✓"]) == 4
     assert "of them drifted" not in lines[-1]
     bare = sample_drift.quiet().model_copy(update={"features": []})
-    assert len(list(drift.brief(bare, "rft drift w.jsonl"))) <= 3
+    assert len(list(drift.brief(bare, "rft traffic drift w.jsonl"))) <= 3
 
 
 def test_columns_are_aligned_over_all_groups() -> None:
@@ -123,7 +122,7 @@ def test_a_window_of_which_nothing_was_compared_is_told_too(tmp_path: Path) -> N
 def test_options_that_do_not_fit_are_refused(
     given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["drift", *given]) == 2
+    assert cli.main(["traffic", "drift", *given]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -213,7 +212,7 @@ def test_the_page_of_a_run_has_the_course_of_the_runs_before_it(
 
 def test_history_is_a_table_json_and_a_page(clone: tuple[ladder_clone.Scripted, list[str]]) -> None:
     scripted, names = clone
-    done = scripted.rft("drift", "--history", "--html", "out/drift.html")
+    done = scripted.rft("traffic", "drift", "--history", "--html", "out/drift.html")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["run", "window", "verdict", "farthest", "of", "the", "input"]
@@ -221,5 +220,5 @@ def test_history_is_a_table_json_and_a_page(clone: tuple[ladder_clone.Scripted, 
     assert "vocabulary 2.40 (drifted); drifted: input 1 of 6, agent 0 of 4, performance 0 of 2" in lines[2]
     assert f"{names[0]} and 1 later" in lines[3]
     assert "Drift of tiny, run by run" in (scripted.root / "out/drift.html").read_text()
-    found = json.loads(scripted.rft("drift", "--history", "-n", "1", "--json").stdout)
+    found = json.loads(scripted.rft("traffic", "drift", "--history", "-n", "1", "--json").stdout)
     assert [(comparison["run"], comparison["report"]) for comparison in found] == [(names[3], None)]

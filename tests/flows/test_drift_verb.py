@@ -1,4 +1,4 @@
-"""`rft drift FILE` in a clone in which nothing ran yet, for both recipes that we ship."""
+"""`rft traffic drift FILE` in a clone in which nothing ran yet, for both recipes that we ship."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> ladder_clone.Scripted:
 def test_r5_n2_a_window_is_judged_before_the_first_run(fresh: ladder_clone.Scripted, arguments: list[str]) -> None:
     """What the agent did has nothing to be compared with yet: the table says so, and the verdict
     rests on the input."""
-    done = fresh.rft("drift", *arguments)
+    done = fresh.rft("traffic", "drift", *arguments)
     assert done.returncode == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert "tool_calls" in shown

@@ -62,7 +62,7 @@ def test_only_the_look_is_new_and_it_is_the_next_one(
     scripted.set_params(train={"steps": 5})
     with (scripted.script / "data/examples/test.jsonl").open("a") as file:
         file.write(json.dumps({"id": "fresh", "messages": [{"role": "user", "content": "fresh"}]}) + "\n")
-    again = at_hand(scripted.root, "extend", first.name[-4:])
+    again = at_hand(scripted.root, "runs", "extend", first.name[-4:])
     assert (again.returncode, again.stderr) == (0, ""), again.stderr
     assert f"Run {first.name} saw 288 test examples; 1 block of 288 more are joined to them." in again.stdout
     assert (
@@ -81,7 +81,7 @@ def test_only_the_look_is_new_and_it_is_the_next_one(
     report = scripted.script / "data/prompt/report.json"
     winner = json.loads(report.read_text())["winner"] | {"system": "another"}
     change(report, winner=winner)
-    lost = at_hand(scripted.root, "extend", second.name, "--blocks", "2")
+    lost = at_hand(scripted.root, "runs", "extend", second.name, "--blocks", "2")
     assert lost.returncode == 3
     assert (
         f"came to another prompt result than run {second.name}, which it extends. Stage prompt ran again" in lost.stderr
@@ -211,7 +211,7 @@ def test_looks_that_are_spent_cannot_be_extended(tmp_path: Path, monkeypatch: py
 def test_what_was_removed_cannot_be_looked_at_again(fresh: ladder_clone.Scripted) -> None:
     record = ended(fresh)
     records.save(fresh.clone, record.model_copy(update={"bytes_removed": "2026-01-01"}))
-    with pytest.raises(UserError, match=r"`rft gc` removed what run .* had made"):
+    with pytest.raises(UserError, match=r"`rft runs gc` removed what run .* had made"):
         extension.from_run(fresh.clone, record.name)
 
 

@@ -1,4 +1,5 @@
-"""What `rft ingest` says of a log: what was taken, what was not, and what was taken without."""
+"""What `rft traffic ingest` says of a log: what was taken, what was not, and what was taken
+without."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.cli import ingest
+from flows.cli.traffic import ingest
 from rft.traffic import reading
 from tests import scripted_windows as windows
 

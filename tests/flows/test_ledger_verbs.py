@@ -17,7 +17,7 @@ from tasks.ledger import book
 from tasks.runs import records
 from tasks.runs.clone import Clone
 
-BOB = ("people", "add", "--role", "author", "--reason", "x")
+BOB = ("ledger", "people", "add", "--role", "author", "--reason", "x")
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +49,17 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     run = records.load_all(clone)[0].name
     ada, bob = people.by("Ada"), people.by("Bob")
     assert "tiny: look 1 at test " in rft("ledger"), "the run registered it"
-    assert "the first to decide becomes the owner" in rft("people", "list")
+    assert "the first to decide becomes the owner" in rft("ledger", "people", "list")
     assert "Nothing was promoted yet: the champion is the beginning" in rft("champion")
     assert "Nothing of tiny was promoted yet" in rft("champion", "--params", "params.yaml")
 
     assert "Rejected: this prompt with these weights" in rft("reject", run, "--reason", "not yet", *ada)
     assert "is lifted: not yet" in rft("reject", run, "--lift", "--reason", "now", *ada)
     public = str(people.key("Bob").with_suffix(".pub"))
-    add = ("people", "add", "bob", "--role", "approver", "--public", public, "--reason", "joined")
+    add = ("ledger", "people", "add", "bob", "--role", "approver", "--public", public, "--reason", "joined")
     assert "key SHA256:" in rft(*add, *bob, code=2)
     assert "Enrolled: bob" in rft(*add, *ada)
-    assert "approver  SHA256:" in rft("people", "list")
+    assert "approver  SHA256:" in rft("ledger", "people", "list")
     assert "approvers=2, four_eyes=False" in rft("ledger", "rules", "approvers=2", "--reason", "strict", *ada)
 
     assert f"tiny: run {run} waits: 0 of 2 approvals, until" in rft("ledger")
@@ -74,7 +74,7 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     assert next(each for each in became if each) == {
         "kind": "waits",
         "words": "waits: 1 of 2 approvals",
-        "approved_by": [rft("people", "list").split()[0]],
+        "approved_by": [rft("ledger", "people", "list").split()[0]],
         "approvals_needed": 2,
         "approve": shown[1].strip(),
     }
@@ -93,7 +93,7 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
 
     assert f"tiny: champion {made.number}, since {made.time}" in rft("champion", "tiny")
     assert "tiny: the beginning" in rft("champion", "--at", "2020-01-01")
-    assert "--at 'soon' is no date" in rft("champion", "--at", "soon", code=2)
+    assert "--at 'soon' is not a date" in rft("champion", "--at", "soon", code=2)
     assert "of model 'x'" in rft("rollback", "--model", "x", "--reason", "why", *ada, code=2)
     rows = [json.loads(line) for line in rft("ledger", "--json").splitlines()]
     assert [row["number"] for row in rows] == list(range(1, len(rows) + 1))
@@ -104,19 +104,21 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
     ]
     assert next(row["became"]["kind"] for row in rows if row["became"]) == "champion"
     assert "waits" not in rft("runs")
-    output = rft("ledger", "--verify")
+    output = rft("ledger", "verify")
     assert "PROMOTION of entry" in output
     assert f"Verified: {len(rows)} entries, every signature, role and hash" in output
 
     back = rft("rollback", "--reason", "complaints", *bob)
     assert "The champion of tiny is the beginning again (the base policy with the seed prompt)" in back
     assert f"in place of champion {made.number}." in back
-    assert "Removed bob" in rft("people", "remove", "bob", "--compromised-since", "2", "--reason", "stolen", *ada)
+    assert "Removed bob" in rft(
+        "ledger", "people", "remove", "bob", "--compromised-since", "2", "--reason", "stolen", *ada
+    )
     assert "DOUBTFUL: signed with key SHA256:" in rft("ledger")
     compromises = [row["doubtful"] for row in map(json.loads, rft("ledger", "--json").splitlines()) if row["doubtful"]]
     assert {each["since"] for each in compromises} == {2}
     assert any(each["path"] for each in compromises), "the promotion rests on bob's approval"
-    assert "entries are doubtful, and the lines above say why" in rft("ledger", "--verify")
+    assert "entries are doubtful, and the lines above say why" in rft("ledger", "verify")
     assert "is marked as compromised" in rft(*add, *ada, code=2)
     assert book.read(clone, reverify=True).state.champion("tiny") == 0
 
@@ -124,12 +126,12 @@ def test_a_team_decides(rft, clone: Clone, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("people", "add", "bob", "--reason", "x"), "a person needs NAME, --role and --public KEY"),
+        (("ledger", "people", "add", "bob", "--reason", "x"), "a person needs NAME, --role and --public KEY"),
         ((*BOB, "Bob Ross", "--public", "ssh-ed25519 AAAA"), "name = 'Bob Ross'"),
         ((*BOB, "bob", "--public", "nonsense"), "is not a public key"),
-        (("people", "remove", "nobody", "--reason", "x"), "nobody is not enrolled"),
+        (("ledger", "people", "remove", "nobody", "--reason", "x"), "nobody is not enrolled"),
         (("ledger", "rules", "approvers", "--reason", "x"), "write KEY=VALUE, with one of approvers"),
-        (("ledger", "rules", "approvers=0", "--reason", "x"), "approvers: Input should be greater than or equal to 1"),
+        (("ledger", "rules", "approvers=0", "--reason", "x"), "approvers = 0: Input should be greater than or"),
         (("ledger", "restart"), "--reason TEXT is missing"),
         (("champion", "tiny", "--params", "params.yaml"), "MODEL names the model, and so do --params and --set"),
     ],
@@ -149,22 +151,22 @@ def test_a_clone_is_backed_up_and_restored(rft, clone: Clone, tmp_path: Path, mo
     monkeypatch.delenv("PREFECT_API_URL")
     rft("ledger", "rules", "approvers=1", "--reason", "to have an entry", *people.by("Ada"))
     saved, into = tmp_path / "saved", tmp_path / "into"
-    told = rft("backup", str(saved))
+    told = rft("backup", "make", str(saved))
     number = book.read(clone).state.number
     assert re.search(rf"Backed up to {saved}: a ledger up to entry {number}, 1 run, \d+ files and Git's objects", told)
     assert "[backup] " in told
     assert "people add --machine --reason TEXT" in told
-    assert "  copied now: 0 files, 0 B; the rest was there" in rft("backup", str(saved))
-    assert "is whole: a ledger up to entry" in rft("restore", str(saved))
+    assert "  copied now: 0 files, 0 B; the rest was there" in rft("backup", "make", str(saved))
+    assert "is whole: a ledger up to entry" in rft("backup", "verify", str(saved))
     monkeypatch.chdir(tmp_path)  # no clone
-    output = rft("restore", "saved", "into")
+    output = rft("backup", "restore", "saved", "into")
     assert f"Restored to {into}, as it was at " in output
     assert f"Verified: {number} entries of the ledger, every signature, role and hash." in output
     assert f"cd {into} && make setup" in output
     monkeypatch.chdir(into)
     assert records.load_all(clone)[0].name in rft("runs")
-    assert "Verified:" in rft("ledger", "--verify")
-    assert "is not empty" in rft("restore", str(saved), str(into), code=2)
-    assert "lies inside of what is backed up" in rft("backup", "here", code=2)
+    assert "Verified:" in rft("ledger", "verify")
+    assert "is not empty" in rft("backup", "restore", str(saved), str(into), code=2)
+    assert "lies inside of what is backed up" in rft("backup", "make", "here", code=2)
     next(saved.glob("objects/*/*")).unlink()
-    assert "1 of its files are damaged" in rft("restore", str(saved), code=2)
+    assert "1 of its files are damaged" in rft("backup", "verify", str(saved), code=2)

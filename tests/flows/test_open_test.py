@@ -1,5 +1,5 @@
-"""The test set stays closed: what `rft rollouts`, `rft replay` and `rft report` show of it, what
-opens it, and what that costs."""
+"""The test set stays closed: what `rft rollouts`, `rft rollouts replay` and `rft runs report` show
+of it, what opens it, and what that costs."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ def test_rollouts_of_the_test_set_are_counted_and_not_shown(here: Clone, rft: Rf
     assert (code, {row["split"] for row in rows(out)}) == (0, {"validation"})
     assert {row["arm"] for row in rows(out)} == {"champion", "champion_new_prompt", "challenger"}
     assert "1,440 rollouts of the test set stay closed" in err
-    assert f"rft rollouts {run} --open-test --reason TEXT" in err
+    assert f"rft rollouts list {run} --open-test --reason TEXT" in err
     tested = _tested(here)
-    assert rft("rollouts", "--group", tested.example_id, "--stage", "challenger")[0] == 2
-    code, _, err = rft("rollouts", "--show", tested.rollout_id)
+    assert rft("rollouts", "group", tested.example_id, "--stage", "challenger")[0] == 2
+    code, _, err = rft("rollouts", "show", tested.rollout_id)
     assert code == 2
     assert "stay closed" in err
     assert rft("rollouts", "--json", "--where", "split = 'test'")[1] == ""
     listed = rft("rollouts", "--stage", "challenger")[1]
     assert re.search(r"72 of \d+ rollouts of run", listed)
     assert "1,440 rollouts of the test set stay closed" in listed
-    summary = rft("rollouts", "--summary", "--stage", "challenger")[1]
-    assert "1512 sampled" in summary, "counts are no secret"
-    assert "1 sampled" not in rft("rollouts", "--summary", "--example", tested.example_id, "--stage", "challenger")[1]
+    summary = rft("rollouts", "summary", "--stage", "challenger")[1]
+    assert "1512 sampled" in summary, "counts are not secret"
+    assert "1 sampled" not in rft("rollouts", "summary", "--example", tested.example_id, "--stage", "challenger")[1]
     assert not openings(here)
 
 
@@ -107,7 +107,7 @@ def test_opening_is_an_entry_once_and_retires_the_set(here: Clone, rft: Rft, mon
     params = here.root / "params.yaml"
     params.write_text(params.read_text() + "tools:\n  headers:\n    Authorization: env:JUDGE_KEY\n")
     why = ("--reason", "the judge said sesame-open-9")
-    code, out, err = rft("rollouts", run, "--json", "--stage", "challenger", "--open-test", *why)
+    code, out, err = rft("rollouts", "list", run, "--json", "--stage", "challenger", "--open-test", *why)
     assert (code, {row["split"] for row in rows(out)}) == (0, {"test", "validation"})
     state = book.read(here).state
     [(number, opened)] = state.opened.items()
@@ -116,7 +116,7 @@ def test_opening_is_an_entry_once_and_retires_the_set(here: Clone, rft: Rft, mon
     assert (opened.examples, opened.who) == (look.examples, user(here))
     assert "sesame" not in opened.reason
     assert f"open by entry {number} of the ledger" in err
-    assert rft("rollouts", run, "--json", "--open-test")[0] == 0, "which is known now"
+    assert rft("rollouts", "list", run, "--json", "--open-test")[0] == 0, "which is known now"
     assert len(openings(here)) == 1
     assert f"test {look.test_sha256[:12]} is OPENED, and retired" in rft("ledger")[1]
     entries = [json.loads(line) for line in rft("ledger", "--json")[1].splitlines()]
@@ -126,14 +126,14 @@ def test_opening_is_an_entry_once_and_retires_the_set(here: Clone, rft: Rft, mon
 @pytest.mark.slow
 def test_the_page_of_an_opened_test_set_is_another_file(here: Clone, rft: Rft) -> None:
     run = records.load_all(here)[0].name
-    code, out, _ = rft("report", run)
+    code, out, _ = rft("runs", "report", run)
     closed = Path(out.strip())
     assert code == 0
     text = closed.read_text()
     assert "the test set stays closed" in text
     assert "example n-00" not in text
-    assert rft("report", run, "--open-test")[0] == 2
-    code, out, _ = rft("report", run, "--open-test", *WHY)
+    assert rft("runs", "report", run, "--open-test")[0] == 2
+    code, out, _ = rft("runs", "report", run, "--open-test", *WHY)
     opened = Path(out.splitlines()[-1])
     assert code == 0
     assert opened != closed
@@ -141,14 +141,14 @@ def test_the_page_of_an_opened_test_set_is_another_file(here: Clone, rft: Rft) -
     assert "example n-00" in opened.read_text()
     assert closed.read_text() == text
     assert len(openings(here)) == 1
-    assert rft("rollouts", run, "--open-test", "--summary")[0] == 0
+    assert rft("rollouts", "summary", run, "--open-test")[0] == 0
     assert len(openings(here)) == 1
 
 
 @pytest.mark.slow
 def test_a_request_comes_before_the_opening_or_never(here: Clone, rft: Rft) -> None:
     run = records.load_all(here)[0].name
-    assert rft("report", run, "--open-test", *WHY)[0] == 0
+    assert rft("runs", "report", run, "--open-test", *WHY)[0] == 0
     code, _, err = rft("approve", run, "--reason", "good", *people.by("Ada"))
     assert code == 2
     assert "opened the test set of run" in err
@@ -159,7 +159,7 @@ def test_a_request_comes_before_the_opening_or_never(here: Clone, rft: Rft) -> N
 def test_what_was_asked_for_before_stays_valid(here: Clone, rft: Rft) -> None:
     [record] = records.load_all(here)
     request = acts.request_promotion(here, record, lambda _: None)
-    assert rft("report", record.name, "--open-test", *WHY)[0] == 0
+    assert rft("runs", "report", record.name, "--open-test", *WHY)[0] == 0
     people.approve(here, record.name)
     assert book.read(here).state.requests[request.number].promoted
 
@@ -169,7 +169,7 @@ def test_stage_files_of_a_folder_are_opened_without_a_look(made: Path, here: Clo
     shutil.copytree(made.parent / "script/data", here.root / "data", dirs_exist_ok=True)
     code, out, err = rft("rollouts", "--here", "--json", "--stage", "challenger")
     assert (code, {row["split"] for row in rows(out)}) == (0, {"validation"})
-    assert "rft rollouts --here --open-test --reason TEXT" in err
+    assert "rft rollouts list --here --open-test --reason TEXT" in err
     assert rft("rollouts", "--here", "--open-test", *WHY)[0] == 0
     [opened] = openings(here)
     assert (opened.registration, opened.model) == (0, "tiny")
@@ -186,7 +186,7 @@ def test_a_list_is_erased_by_name_and_the_ledger_says_what_that_means(here: Clon
     output = rft("ledger")[1]
     assert f"the list of examples of entry {look} is ERASED, so their looks are counted no more" in output
     assert "and the set is retired: past its time" in output
-    assert rft("ledger", "--verify")[0] == 0
+    assert rft("ledger", "verify")[0] == 0
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_a_run_that_never_came_to_its_test_set_has_nothing_to_open(
     with runs.start(scripted.clone, runs.plan(scripted.clone, params, champion.BEGINNING)) as run:
         shutil.copytree(scripted.script / "data", run.tree / "data", dirs_exist_ok=True)
     monkeypatch.chdir(scripted.root)
-    for verb in ("report", "rollouts"):
-        assert cli.main([verb, run.name, "--open-test", *WHY]) == 2
+    for verb in ("runs report", "rollouts list"):
+        assert cli.main([*verb.split(), run.name, "--open-test", *WHY]) == 2
         assert "so there is nothing to open" in capsys.readouterr().err
     assert book.read(scripted.clone).state.number == 0

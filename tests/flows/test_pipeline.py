@@ -96,7 +96,7 @@ def test_killed_adopted_approved_and_rolled_back(
     assert "<dt>recipe</dt><dd>recipes/tiny</dd>" in first
     assert "not on record" not in first.split("<h2>What it cost</h2>")[1]
     page.unlink()
-    assert at_hand(scripted.root, "report", name).stdout.strip() == str(page)
+    assert at_hand(scripted.root, "runs", "report", name).stdout.strip() == str(page)
     assert page.read_text() == first
 
 

@@ -3,6 +3,8 @@ red."""
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from rich.text import Text
 
@@ -29,16 +31,31 @@ def decision(scenario: Scenario) -> Decision:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["promote", "reject", "inconclusive"])
-def test_each_check_has_a_line_under_its_group_and_what_decided_a_sentence(scenario: Scenario) -> None:
+def test_what_decided_is_told_first_and_the_other_groups_have_a_line_each(scenario: Scenario) -> None:
     found = decision(scenario)
     lines = [line for line, _ in told(found)]
-    assert all(sum(f" {check.name}: " in line for line in lines) >= 1 for check in found.checks)
-    titles = [line.strip().partition(":")[0] for line in lines if line.startswith("\n")]
+    titles = [line.strip().partition(":")[0] for line in lines if line[:1] != " "]
     assert (titles[0] == "What stood in the way") == (scenario != "promote")
-    read = [group for group in plain.groups(found) if group.title in (plain.STOPPED, plain.QUESTION)]
-    num_with_value = sum(check.value is not None for group in read for check in group.checks)
-    assert sum(line.startswith("      ") for line in lines) == num_with_value > 0
+    assert sum(line.startswith("      ") for line in lines) == 1, "a sentence for the first check"
+    for group in plain.groups(found):
+        not_passed = [check for check in group.checks if check.passed is not True]
+        assert all(any(f" {check.name}: " in line for line in lines) for check in not_passed[:2])
+        assert group.title in titles
     assert "\nLook 2 of 5 at this test set; 3 left." in lines[-1]
+
+
+def test_the_end_of_a_run_fits_a_screen_of_40_lines() -> None:
+    """Also where everything went wrong in many slices, on a terminal of 120 columns."""
+    good = decision("promote")
+    slices = [
+        Check(name=f"slice s{n}", kind="veto", passed=False, value=-0.3, low=-0.4, high=-0.2, margin=-0.05, detail="x")
+        for n in range(200)
+    ]
+    bad = good.model_copy(update={"decision": "reject", "checks": [*good.checks, *slices]})
+    table, last = 11, 8  # of the arms; the decision and what to do next
+    for found in (good, bad, decision("inconclusive")):
+        rows = [row for text, _ in told(found) for line in text.split("\n") for row in textwrap.wrap(line, 120) or [""]]
+        assert len(rows) + table + last <= 40, "\n".join(rows)
 
 
 def test_what_was_not_measured_is_red_and_so_is_a_look_that_nobody_registered() -> None:
@@ -56,4 +73,4 @@ def test_what_was_not_measured_is_red_and_so_is_a_look_that_nobody_registered() 
 @pytest.mark.slow
 def test_nothing_is_said_of_looks_where_there_was_no_candidate() -> None:
     lines = [line for line, _ in told(decision("skipped"), look=None)]
-    assert [line.strip().partition(":")[0] for line in lines if line.startswith("\n")] == ["The preconditions"]
+    assert [line.strip().partition(":")[0] for line in lines if line[:1] != " "] == ["The preconditions"]

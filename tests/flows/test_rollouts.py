@@ -1,5 +1,5 @@
-"""`rft rollouts` and `rft replay` through the command line, on a clone with a finished run and a
-stage in progress."""
+"""`rft rollouts` and `rft rollouts replay` through the command line, on a clone with a finished run
+and a stage in progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import tokenizers
 from mlflow import MlflowClient
 
 from flows import cli
-from flows.cli import rollouts
+from flows.cli.rollouts import list as listing
 from rft import reports
 from rft.rollouts import log as rollout_log
 from rft.rollouts.log import LogRow
@@ -119,11 +119,12 @@ def traces(rft: Rft, *arguments: str) -> list[str]:
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     for verb, words in (
-        ("rollouts", ("--where SQL", "rft rollouts --show 3f2a --tokens")),
-        ("replay", ("{tool_server}", "--out both.parquet")),
+        ("rollouts", ("rft rollouts show 3f2a --tokens", "rft rollouts replay --grader")),
+        ("rollouts list", ("--where SQL",)),
+        ("rollouts replay", ("{tool_server}", "--out both.parquet")),
     ):
         with pytest.raises(SystemExit, match="0"):
-            cli.main([verb, "--help"])
+            cli.main([*verb.split(), "--help"])
         text = capsys.readouterr().out
         assert all(word in text for word in words)
 
@@ -138,13 +139,13 @@ def test_the_list_is_the_newest_run_s(rft: Rft, ran: tuple[ladder_clone.Scripted
         r"^1200000\S* +train/challenger +1 +n-0002 +0 +completed +1 +2 +0\.500 +no variance$", out, re.MULTILINE
     )
     assert re.search(r"^2200000\S* .* tool_error +1 +2 +none +unscored: infra_error$", out, re.MULTILINE)
-    assert f"14 of 14 rollouts of run {ran[1].name}. One of them: --show ROLLOUT" in out
-    assert rft("rollouts", ran[1].name[-4:]) == (code, out, err)
+    assert f"14 of 14 rollouts of run {ran[1].name}. To read one: " in out
+    assert rft("rollouts", "list", ran[1].name[-4:]) == (code, out, err)
 
 
 @pytest.mark.slow
 def test_a_terminal_shows_the_first(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollouts, "LISTED", 5)
+    monkeypatch.setattr(listing, "LISTED", 5)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert len(rft("rollouts")[1].splitlines()) == 1 + 5 + 2
     assert "14 of 14 rollouts of run" in rft("rollouts")[1]
@@ -162,9 +163,9 @@ def test_what_is_cut_is_cut_in_the_middle() -> None:
         "validation-000041",
         "validation-000042",
     )
-    assert len({rollouts._middle(name, 14) for name in names}) == len(names)
-    assert all(len(rollouts._middle(name, 14)) == 14 for name in names)
-    assert rollouts._middle("train/a", 14) == "train/a"
+    assert len({listing._middle(name, 14) for name in names}) == len(names)
+    assert all(len(listing._middle(name, 14)) == 14 for name in names)
+    assert listing._middle("train/a", 14) == "train/a"
 
 
 def test_a_pipe_has_no_edge(rft: Rft, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +247,7 @@ def test_nothing_fits(rft: Rft) -> None:
     ("arguments", "message"),
     [
         (["--where", "rewart < 1"], 'Referenced column "rewart" not found'),
-        (["--where", "rewart < 1"], "The columns: stage, arm, step,"),
+        (["--where", "rewart < 1"], "The columns are listed in docs/rollouts.md"),
         (["--where", "1=1) TO 'x.csv'; COPY (SELECT 1"], "--where"),
         (["--where", "reward < (SELECT count(*) FROM read_csv('params.yaml'))"], "--where"),
         (["--where", "step IN (SELECT 1 FROM 'params.yaml')"], "--where"),
@@ -255,14 +256,14 @@ def test_nothing_fits(rft: Rft) -> None:
         (["--stage", "trian"], "no such stage. Did you mean 'train'?"),
         (["--reward", "low"], "--reward 'low': write a bound such as '<0.2'"),
         (["--reward", "1.2.3"], "--reward '1.2.3': write a bound"),
-        (["--show", "9"], "--show 9: no rollout of run"),
-        (["--show", "1"], "rollouts begin with it"),
-        (["--group", "n-9999"], "--group n-9999: no rollout of that example"),
-        (["nothing"], "no run named 'nothing'"),
+        (["show", "9"], "ROLLOUT 9: no rollout of run"),
+        (["show", "1"], "rollouts begin with it"),
+        (["group", "n-9999"], "EXAMPLE n-9999: no rollout of that example"),
+        (["list", "nothing"], "no run named 'nothing'"),
         (["--here", "--live"], "name one place"),
-        (["--here", "--export-traces"], "traces belong to a run in MLflow"),
+        (["export", "--here", "--traces"], "traces belong to a run in MLflow"),
         (
-            ["--export", "missing/chat.jsonl"],
+            ["export", "--out", "missing/chat.jsonl"],
             "missing/chat.jsonl: cannot be written (No such file or directory). Name a file",
         ),
     ],
@@ -280,7 +281,7 @@ def test_wrong_input_is_one_message(
 
 # -- one, a group, all -----------------------------------------------------------------------------
 def test_one_as_a_transcript(rft: Rft) -> None:
-    code, out, err = rft("rollouts", "--show", "1100")
+    code, out, err = rft("rollouts", "show", "1100")
     assert (code, err) == (0, "")
     for phrase in (
         "rollout_1100000-aa  train/challenger, step 1, example n-0001, sample 0",
@@ -291,34 +292,34 @@ def test_one_as_a_transcript(rft: Rft) -> None:
         assert phrase in out
     assert re.search(r"grade +1, solved\n +explanation exact\n +reward +1\.000\n +training +trained on\n", out)
     assert "\ntokens\n" not in out
-    assert rft("rollouts", "--show", "rollout_1100000-aa")[1] == out
+    assert rft("rollouts", "show", "rollout_1100000-aa")[1] == out
 
 
 def test_tokens_by_the_run_s_own_tokenizer(rft: Rft) -> None:
-    out = rft("rollouts", "--show", "1100", "--tokens")[1]
+    out = rft("rollouts", "show", "1100", "--tokens")[1]
     assert '    0  1 tokens given  "look"' in out
     assert re.search(r'^    1        2  "up" +-0\.250$', out, re.MULTILINE)
     assert re.search(r'^    2        3  "9153" +-4\.000  ◀ 1\.8%$', out, re.MULTILINE)
 
 
 def test_a_group_side_by_side(rft: Rft) -> None:
-    out = rft("rollouts", "--group", "n-0001", "--stage", "train", "--step", "1")[1]
+    out = rft("rollouts", "group", "n-0001", "--stage", "train", "--step", "1")[1]
     assert out.startswith("train/challenger, step 1, example n-0001: 2 rollouts\n")
     assert re.search(rf"turn 2 +{value(1)} +0000\n", out)
     assert re.search(r"solved +yes +no\n", out)
     assert out.count("example n-0001") == 1
-    both = rft("rollouts", "--group", "n-0001", "--stage", "train")[1]
+    both = rft("rollouts", "group", "n-0001", "--stage", "train")[1]
     assert both.count("example n-0001: 2 rollouts") == 2
 
 
 def test_sampled_is_trained_and_left_out(rft: Rft) -> None:
-    code, out, err = rft("rollouts", "--summary")
+    code, out, err = rft("rollouts", "summary")
     assert (code, err) == (0, "")
     assert re.search(r"train/challenger +1 +4 +2 +2 no variance\n", out)
     assert re.search(r"train/challenger +2 +3 +2 +1 unscored: infra_error\n", out)
     assert re.search(r"train/validation +2 +1 +1 validation\n", out)
     assert "14 sampled = 4 trained on + 6 compared (stages that train nothing) + 4 left out. It adds up." in out
-    assert "4 sampled = 2 trained on" in rft("rollouts", "--summary", "--step", "1")[1]
+    assert "4 sampled = 2 trained on" in rft("rollouts", "summary", "--step", "1")[1]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ def test_a_log_that_does_not_add_up(
     rollout_log.write(rows, stage_folder / "rollouts.parquet")
     (stage_folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in METRICS))
     try:
-        code, _, err = rft("rollouts", "--here", "--summary")
+        code, _, err = rft("rollouts", "summary", "--here")
     finally:
         for path in stage_folder.iterdir():
             path.unlink()
@@ -358,7 +359,7 @@ def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecor
         store.hold(TRAIN[4:5], [1.0], ["{}"], "step-3")
         assert traces(rft, "--live") == [one.rollout_id for one in TRAIN[:5]]
         assert traces(rft, "--live", "--where", "left_out = 'in progress'") == [TRAIN[4].rollout_id]
-        assert "1 in progress" in rft("rollouts", "--live", "--summary")[1]
+        assert "1 in progress" in rft("rollouts", "summary", "--live")[1]
         older = ran[0].clone.state / "progress" / "train-4567" / "rollouts"
         older.mkdir(parents=True)
         (older / "000001.jsonl").touch()
@@ -373,7 +374,10 @@ def test_stages_in_progress(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecor
 # -- exports ---------------------------------------------------------------------------------------
 def test_chat_lines(rft: Rft, tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
-    assert rft("rollouts", "--arm", "challenger", "--best", "2", "--export", str(path))[1] == f"2 rollouts in {path}\n"
+    assert (
+        rft("rollouts", "export", "--arm", "challenger", "--best", "2", "--out", str(path))[1]
+        == f"2 rollouts in {path}\n"
+    )
     first = json.loads(path.read_text().splitlines()[0])
     assert first["messages"] == json.loads(TRAIN[0].messages)
     assert first["reward"] == 1.0
@@ -384,7 +388,7 @@ def test_chat_lines(rft: Rft, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
     scripted, record = ran
-    code, out, err = rft("rollouts", "--export-traces")
+    code, out, err = rft("rollouts", "export", "--traces")
     assert (code, out) == (2, "")
     assert "is not in MLflow" in err
     client: MlflowClient = tracking.client(scripted.clone)
@@ -392,7 +396,7 @@ def test_traces_in_mlflow_once(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRe
     known = record.model_copy(update={"mlflow_run_id": client.create_run(experiment).info.run_id})
     records.save(scripted.clone, known)
     for _ in range(2):
-        code, out, err = rft("rollouts", "--stage", "train", "--export-traces")
+        code, out, err = rft("rollouts", "export", "--stage", "train", "--traces")
         assert code == 0, err
         assert out == (
             f"8 traces of run {record.name} are in MLflow's experiment 'tiny'; another export adds none twice.\n"
@@ -435,9 +439,9 @@ def test_replay_with_a_stricter_grader(rft: Rft, tmp_path: Path) -> None:
     ) as (url, _):
         (tmp_path / "grader.json").write_text(json.dumps({"type": "endpoint", "name": "strict", "url": url}))
         arguments = ["--grader", str(tmp_path / "grader.json"), "--stage", "baseline", "--set", "tools.retries=0"]
-        code, out, err = rft("replay", *arguments, "--out", str(tmp_path / "both.parquet"))
+        code, out, err = rft("rollouts", "replay", *arguments, "--out", str(tmp_path / "both.parquet"))
         assert code == 0, err
-        assert rft("replay", *arguments, "--out", str(tmp_path / "both.jsonl"))[0] == 0
+        assert rft("rollouts", "replay", *arguments, "--out", str(tmp_path / "both.jsonl"))[0] == 0
     assert "6 rollouts of run" in out
     assert re.search(r"mean score +0\.600 +0\.250 +-0\.350\n", out)
     assert "changed: 5 of 5 (2 up, 3 down)" in out
@@ -465,7 +469,7 @@ def test_replay_with_a_judge_says_what_it_cost(rft: Rft, tmp_path: Path, monkeyp
     }
     with server(lambda body: reply) as (url, _):
         monkeypatch.setenv("OPENAI_BASE_URL", url.removesuffix("/grade"))
-        code, out, err = rft("replay", "--grader", str(tmp_path / "judge.json"), "--stage", "baseline")
+        code, out, err = rft("rollouts", "replay", "--grader", str(tmp_path / "judge.json"), "--stage", "baseline")
     assert code == 0, err
     assert "graded again by 'model'" in out
     assert "1.000 → 0.500  half right" in out
@@ -476,7 +480,14 @@ def test_replay_with_a_judge_says_what_it_cost(rft: Rft, tmp_path: Path, monkeyp
 @pytest.mark.slow
 def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted, RunRecord]) -> None:
     code, out, err = rft(
-        "replay", "--grader", "recipes/tiny/grader.json", "--where", "stage = 'baseline' AND sample = 0", "-n", "3"
+        "rollouts",
+        "replay",
+        "--grader",
+        "recipes/tiny/grader.json",
+        "--where",
+        "stage = 'baseline' AND sample = 0",
+        "-n",
+        "3",
     )
     assert code == 0, err
     assert "changed: 0 of 3 (0 up, 0 down)" in out
@@ -496,6 +507,6 @@ def test_replay_with_the_recipe_s_own(rft: Rft, ran: tuple[ladder_clone.Scripted
     ],
 )
 def test_a_replay_that_cannot_be(rft: Rft, arguments: list[str], message: str) -> None:
-    code, out, err = rft("replay", *arguments)
+    code, out, err = rft("rollouts", "replay", *arguments)
     assert (code, out) == (2, "")
     assert message in err

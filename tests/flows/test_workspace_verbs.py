@@ -135,7 +135,7 @@ def test_a_new_agent_is_whole_and_in_the_workspaces_list(with_agent: Path, capsy
         (["new", "agents/a b"], "agents/a b: an agent is named after its folder"),
         (["new", "x.log"], "x.log: Git ignores it"),
         (["new", "../elsewhere"], "lies outside the repository"),
-        (["--agent", "refund", "doctor"], "no agent is named 'refund' here. Did you mean"),
+        (["--agent", "refund", "doctor"], "--agent refund: no agent of this workspace has that name. Did you mean"),
         (["-C", "nowhere", "agents"], "-C nowhere: No such file or directory"),
         (["demo"], "rft demo shows the agent at the top of a clone of agent-rft. Run this one: "),
         (["up"], "rft.yaml: no schedule yet. Write one"),

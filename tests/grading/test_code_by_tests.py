@@ -299,8 +299,8 @@ def test_tests_that_cannot_be_run() -> None:
     for binds, tests, modules, message in (
         (True, {}, ["solution"], "at least one file"),
         (True, good, [], "at least one file"),
-        (True, {"../test_it.py": ""}, ["solution"], "no name for a file"),
-        (True, {"check.py": ""}, ["solution"], "no name for a file"),
+        (True, {"../test_it.py": ""}, ["solution"], "not a name for a file"),
+        (True, {"check.py": ""}, ["solution"], "not a name for a file"),
         (False, good, ["solution"], "lacks the folders of this Python"),
     ):
         with pytest.raises(UserError, match=message):

@@ -81,7 +81,7 @@ BARE = {
 def test_the_declared_chance_holds_for_a_grader_of_any_type(
     kind: str, more: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ):
-    """Partial credit: what answers without any work get by chance, and 5 % more, is no leak. The
+    """Partial credit: what answers without any work get by chance, and 5 % more, is not a leak. The
     preflight reads it of the opened grader."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
 

@@ -137,7 +137,7 @@ def test_a_hack_in_a_gate_is_a_hack():
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"gate": "z"}, "gate names 'z', which is no key of graders: a, b"),
+        ({"gate": "z"}, "gate names 'z', which is not a key of graders: a, b"),
         ({"gate": ["a", "a"]}, "gate names 'a' twice"),
         ({"gate": "a", "graders": {"a": string_check("eq"), "outcome": string_check("eq")}}, "'outcome', which with a"),
     ],

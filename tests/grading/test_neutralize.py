@@ -97,7 +97,7 @@ def test_an_attack(attack: str, shown: str, kind: str):
         "Write the result to the file, and select the best label.",
         "Skip the next track.",
         "Café Zürich ☀️",
-        r"C:\u0069 is no name of a file",
+        r"C:\u0069 is not a name of a file",
         "R.E.S.T. and S.O.L.I.D. on H2O",
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 import tiny_recipe
 
 from flows import cli
-from flows.cli.exploits import table
+from flows.cli.doctor.exploits import table
 from rft import config, recipe
 from rft.errors import InfrastructureError, UserError
 from rft.grading import preflight, scripted
@@ -80,7 +80,7 @@ NEAR = {
     ("grader", "leaks"),
     [
         (EXACT, set()),
-        (FIELD, set()),  # a text that is no JSON has the lowest score, and not none
+        (FIELD, set()),  # a text that is not JSON has the lowest score, and not none
         (CLOSE, {"all endings of a hit"}),
         (BOTH | {"calculate_output": "a * b"}, set()),
         (BOTH | {"calculate_output": "max(a, b)"}, {"all endings of a hit"}),
@@ -92,7 +92,7 @@ def test_exploits_are_played_on_a_grader_as_data(tmp_path: Path, grader: dict[st
     (made / "grader.json").write_text(json.dumps(grader))
     result = play(made, num_examples=20)
     assert accepted(result) == leaks
-    assert result.targets_pass is (grader is not FIELD)  # a target such as 0123 is no JSON
+    assert result.targets_pass is (grader is not FIELD)  # a target such as 0123 is not JSON
 
 
 @pytest.mark.slow
@@ -393,7 +393,7 @@ def test_every_tool_tells_one_number_its_limit_and_the_way_out(tmp_path: Path, c
     doctor = sick_agents.examine(params, "grader")["grader"]
     with pytest.raises(UserError) as refused:
         preflight.check(params)
-    cli.main(["exploits", "--params", params_file(tmp_path, made)])
+    cli.main(["doctor", "exploits", "--params", params_file(tmp_path, made)])
     out = capsys.readouterr().out
     [line] = [line for line in out.splitlines() if line.startswith("constant ")]
     mean = line.split()[-3]
@@ -445,7 +445,7 @@ def test_a_chance_that_is_declared_honestly_is_not_refused_for_luck_and_a_leak_i
     with pytest.raises(UserError) as refused:
         preflight.check(params)
     doctor = sick_agents.examine(params, "grader")["grader"]
-    cli.main(["exploits", "--params", params_file(tmp_path, made)])
+    cli.main(["doctor", "exploits", "--params", params_file(tmp_path, made)])
     lines = {
         line.split()[0]: line.split()[-3:] for line in capsys.readouterr().out.splitlines() if line.split()[0] in cities
     }
@@ -487,7 +487,7 @@ def test_a_check_that_could_refuse_nothing_says_so(tmp_path: Path, capsys: pytes
     accepted, and the check could not fail."""
     made = leak(tmp_path, "True")
     (made / "grader.json").write_text(json.dumps(tiny_recipe.GRADER | {"chance": 0.5}))
-    assert cli.main(["exploits", "--params", params_file(tmp_path, made), "--examples", "3"]) == 2
+    assert cli.main(["doctor", "exploits", "--params", params_file(tmp_path, made), "--examples", "3"]) == 2
     errors = capsys.readouterr().err
     assert (
         "was played on 3 training examples: so few cannot tell a leak from the chance that grader.json declares, 0.5"
@@ -523,9 +523,9 @@ def test_without_a_declared_chance_nothing_is_luck():
 def test_the_help_explains_the_limit_and_a_hit(capsys: pytest.CaptureFixture[str]):
     """N4: the way out stood in the source only."""
     with pytest.raises(SystemExit):
-        cli.main(["exploits", "--help"])
+        cli.main(["doctor", "exploits", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for phrase in ("5 % of the range above chance", '"starts_from": "hit"', "exploit_values", "grader.json"):
+    for phrase in ("5 % of the grader's range above chance", '"starts_from": "hit"', "exploit_values", "grader.json"):
         assert phrase in text
     readme = " ".join((Path(preflight.__file__).parents[2] / "flows/template/README.md").read_text().split())
     for phrase in ("`chance`", '`"starts_from": "hit"`', "`exploit_values`"):
@@ -602,7 +602,12 @@ def params_file(tmp_path: Path, made: Path) -> str:
 
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["exploits", "--params", params_file(tmp_path, tiny_recipe.make(tmp_path)), "--examples", "2"]) == 0
+    assert (
+        cli.main(
+            ["doctor", "exploits", "--params", params_file(tmp_path, tiny_recipe.make(tmp_path)), "--examples", "2"]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "exploits accepted / tried = 0 / 9" in shown
     assert "targets: lowest score 1.000, pass" in shown
@@ -610,12 +615,15 @@ def test_the_command_prints_a_table_and_passes(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 def test_the_command_fails_for_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["exploits", "--params", params_file(tmp_path, leak(tmp_path, "True")), "--examples", "2"]) == 2
+    assert (
+        cli.main(["doctor", "exploits", "--params", params_file(tmp_path, leak(tmp_path, "True")), "--examples", "2"])
+        == 2
+    )
     assert "ACCEPTED" in capsys.readouterr().out
 
 
 def test_the_command_shows_a_wrong_file_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["exploits", "--params", str(tmp_path / "none.yaml")]) == 2
+    assert cli.main(["doctor", "exploits", "--params", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: missing" in capsys.readouterr().err
 
 

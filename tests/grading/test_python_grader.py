@@ -90,7 +90,7 @@ class TestInASandbox:
         (grade,) = grades((source, "x"))
         assert isinstance(grade, Unscored)
         assert grade.flags == ("python_grader_runtime_error",)
-        assert "no verdict" in grade.explanation or "ended with exit code" in grade.explanation
+        assert "not a verdict" in grade.explanation or "ended with exit code" in grade.explanation
 
     def test_the_error_names_the_line_of_the_source_and_what_was_printed(self):
         (grade,) = grades((python("print('so far')", "return item['price']"), "x"))

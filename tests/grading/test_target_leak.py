@@ -1,5 +1,6 @@
-"""A tool that tells the target to whoever asks is refused: by the preflight, by `rft exploits` and
-by the doctor. One that answers what it is asked, or says the same to everybody, is not."""
+"""A tool that tells the target to whoever asks is refused: by the preflight, by `rft doctor
+exploits` and by the doctor. One that answers what it is asked, or says the same to everybody, is
+not."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_the_doctor_and_the_verb_say_so(
         monkeypatch.chdir(Path(__file__).parents[2])
         overrides = {"recipe.path": str(made), "tools.server_url": tools["server_url"], "tools.version": "one"}
         named = [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
-        code = cli.main(["exploits", *named])
+        code = cli.main(["doctor", "exploits", *named])
     assert found.status == "fail"
     assert not found.infrastructure
     assert "it replied with the target of just that one 12 times" in found.words

@@ -177,7 +177,7 @@ def test_settings_of_a_given_model_are_refused_without_one(key: dict[str, Any]) 
 
 def test_a_stage_by_itself_wants_the_model_pinned(given: Path, tmp_path: Path) -> None:
     source.write(source.resolve(Policy(), tmp_path, tmp_path / STATE), tmp_path)
-    with inside(tmp_path), pytest.raises(UserError, match=r"describes no model, but .* rft model --write"):
+    with inside(tmp_path), pytest.raises(UserError, match=r"describes no model, but .* rft doctor model --write"):
         source.given(Policy(model=str(given)))
 
 

@@ -425,7 +425,7 @@ def test_any_graph_is_drawn_whole(data: st.DataObject) -> None:
         Node(id=str(number), kind=data.draw(st.sampled_from(kinds)), name=data.draw(st.text(max_size=5)))
         for number in range(count)
     ]
-    ends = st.integers(0, count).map(str)  # the last is no node
+    ends = st.integers(0, count).map(str)  # the last is not a node
     links = [
         Link(source=source, target=target, says="x", state=state, why="")
         for source, target, state in data.draw(st.lists(st.tuples(ends, ends, st.sampled_from(STATES)), max_size=40))

@@ -163,7 +163,7 @@ def test_the_numbers_are_the_reports_own(root: Path) -> None:
 
 
 def test_the_unscored_stand_apart_with_why_they_ended(root: Path) -> None:
-    """R14: an outage is no way in which the policy ended a rollout."""
+    """R14: an outage is not a way in which the policy ended a rollout."""
     path = root / "data/challenger/report.json"
     report = json.loads(path.read_text())
     for arm in report["arms"]:
@@ -189,7 +189,7 @@ def test_a_damaged_log_is_an_error_with_its_name(root: Path, name: str, content:
     path = root / f"data/{name}.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    again = "run" if name.startswith("challenger") else "stage baseline"
+    again = "run" if name.startswith("challenger") else "stage run baseline"
     message = rf"data/{name}\.parquet: not a whole rollout log .* rft {again}"
     with pytest.raises(UserError, match=message):
         page.render(root, RUN)
@@ -386,7 +386,7 @@ def test_n7_the_page_gives_one_piece_of_advice_and_not_its_opposite(root: Path) 
 
 def test_n7_examples_are_asked_for_by_number_where_they_settle_it(pages: dict[str, str]) -> None:
     text = Outline(pages["inconclusive"]).text
-    assert text.count("About 226 more test examples would settle it: `rft extend RUN` adds blocks of them") == 2
+    assert text.count("About 226 more test examples would settle it: `rft runs extend RUN` adds blocks of them") == 2
 
 
 def test_r23_an_open_slice_is_shown_as_blocking_nothing_and_too_small_to_be_protected(root: Path) -> None:
@@ -467,7 +467,7 @@ def test_what_was_decided_by_other_thresholds_is_not_up_for_promotion(root: Path
         text = Outline(page.render(root, RUN)).text
         assert "Not up for promotion: " in text
         assert phrase in text
-        assert "rft policy show" in text
+        assert "rft ledger policy show" in text
         assert "rft approve" not in text
 
 
@@ -492,7 +492,7 @@ def test_n15_the_examples_that_got_worse_are_listed_worst_first_with_their_rollo
     assert [by for _, by in entries] == [f"{by:+.3f}" for by, _ in lost[:10]]
     text = Outline(f"<div>{card}</div>").text
     assert f"{len(lost)} of 24 examples earn less" in text
-    assert text.count("rft rollouts 2026-04-06-brave-otter --stage challenger --group ") == len(entries)
+    assert len(re.findall(r"rft rollouts group \S+ 2026-04-06-brave-otter --stage challenger", text)) == len(entries)
     assert card.count('class="talk"') >= 2 * len(entries)
     assert all(id in text for _, id in lost)  # those without a dialogue too
     assert "of 24 examples earn less" in Outline(pages["promote"]).text
@@ -527,7 +527,7 @@ def test_a_run_without_shown_examples_says_why_there_is_no_dialogue(root: Path) 
     outline = Outline(page.render(root, RUN))
     assert {"Worst and best rollout, after RFT", "Examples that got worse"}.isdisjoint(outline.headings)
     assert "There are none: the run was recorded before validation examples were played to be shown." in outline.text
-    assert "rft report 2026-04-06-brave-otter --open-test --reason TEXT" in outline.text
+    assert "rft runs report 2026-04-06-brave-otter --open-test --reason TEXT" in outline.text
     assert "n-00" not in outline.text
     reports.write(reports.Shown(examples=0, arms={}), root / "data/challenger/shown.json")
     assert "challenger.shown is 0" in Outline(page.render(root, RUN)).text

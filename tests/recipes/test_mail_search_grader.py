@@ -123,7 +123,7 @@ def test_a_hit_is_enough_to_have_seen_the_mail(ours: Recipe) -> None:
         (sample(LOOKED, final("929273", GOLD), output=""), "did not take the answer"),
         (sample(LOOKED, final("929273", GOLD, GOLD)), "a source is given twice"),
         (sample(LOOKED, final("", GOLD)), "the answer is empty"),
-        (sample(LOOKED, final(929273, GOLD)), "the answer is no text"),
+        (sample(LOOKED, final(929273, GOLD)), "the answer is not a text"),
         (sample(LOOKED, final("929273", GOLD), output='{"answer": "929273", "sources": "m111111"}'), "not a list"),
         (sample(LOOKED, final("929273", GOLD), output='{"answer": "929273"}'), "not {answer, sources}"),
         (sample(LOOKED, final("929273", GOLD), output='{"answer": "1", "sources": [], "answer": "929273"}'), "not {"),

@@ -72,7 +72,7 @@ apt (1.8.0) UNRELEASED; urgency=low
 
 apt (1.7) unstable; urgency=low
 
-  * LP: #12345 is no bug of Debian.
+  * LP: #12345 is not a bug of Debian.
 
  -- Jane Doe <jane@example.org>  Mon,  7 Jan 2019 10:00:00 +0000
 """
@@ -165,10 +165,10 @@ def content(given: bytes) -> Callable[[Path], Path]:
         (content(b""), "the mailbox is empty"),
         (content(b"\n\n"), "the mailbox is empty"),
         (changelog_folder.make_maildir, "the mailbox is empty"),
-        (content(b"\x00\x01PK binary"), "is no mbox: its first line is"),
+        (content(b"\x00\x01PK binary"), "is not an mbox: its first line is"),
         (
             content(b"Subject: hello\n\nHi.\n"),
-            r"is no mbox: its first line is 'Subject: hello', expected one that begins",
+            r"is not an mbox: its first line is 'Subject: hello', expected one that begins",
         ),
         (no_headers, r"message 2 has no headers: the file is damaged"),
         (no_date, r"message 2 \('Two'\): it has no Date"),

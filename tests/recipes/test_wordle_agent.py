@@ -123,7 +123,7 @@ def test_find_lists_what_fits_and_knows_no_secret(wordle: Recipe, words: ModuleT
 
 @pytest.mark.slow
 def test_two_rollouts_on_one_server_play_two_games(wordle: Recipe) -> None:
-    """Over HTTP. Neither sees the other's game, and one's secret is no hit in the other."""
+    """Over HTTP. Neither sees the other's game, and one's secret is not a hit in the other."""
     first, second = wordle.examples("train", 2, 0)
 
     async def play(endpoint: Any) -> list[str]:

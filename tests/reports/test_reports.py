@@ -119,7 +119,7 @@ def test_a_damaged_file_is_one_error_that_says_where(tmp_path: Path, content: st
     with pytest.raises(UserError) as caught:
         reports.read(reports.TrainReport, path)
     assert str(caught.value).startswith(f"{path}: {what}")
-    assert str(caught.value).endswith("Not a whole TrainReport; run the stage again: rft stage train")
+    assert str(caught.value).endswith("Not a whole TrainReport; run the stage again: rft stage run train")
 
 
 def test_a_sentence_that_changed_repeats_no_stage_but_the_gate() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rft import secrets
 from rft.errors import RftError, UserError
 from rft.files import tree_sha256
 from rft.rollouts import log as rollout_log
@@ -87,9 +88,20 @@ def test_half_a_letter_does_not_lose_the_log(tmp_path: Path):
     ]
 
 
+def test_half_a_letter_does_not_let_a_secret_through(tmp_path: Path):
+    secrets.add("TOOL_KEY", "a-key-of-the-tools")
+    try:
+        odd = replace(EXAMPLE, messages=({"role": "user", "content": "a-key-of-the-tools \ud83d"},), line="")
+        row = rollout_log.row(DONE, odd, 0, PROMPT, "baseline", "champion")
+    finally:
+        secrets.forget()
+    assert "a-key-of-the-tools" not in row.messages
+    assert "[secret TOOL_KEY]" in row.messages
+
+
 def test_what_is_no_log_is_said(tmp_path: Path):
     (tmp_path / "page.html").write_text("<html>")
-    with pytest.raises(UserError, match=r"page\.html is no Parquet file"):
+    with pytest.raises(UserError, match=r"page\.html is not a Parquet file"):
         rollout_log.read(tmp_path / "page.html")
     pq.write_table(pa.table({"stage": ["train"]}), tmp_path / "old.parquet")
     with pytest.raises(UserError, match=r"data/train/rollouts\.parquet has no column arm, step"):

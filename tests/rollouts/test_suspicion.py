@@ -70,7 +70,8 @@ def test_a_few_bad_calls_of_an_agent_that_seldom_calls_are_its_own():
 
 
 @pytest.mark.parametrize(
-    "message", ["Error: invalid arguments for lookup: key: 3 is no text", "Error: the arguments of lookup are not JSON"]
+    "message",
+    ["Error: invalid arguments for lookup: key: 3 is not a text", "Error: the arguments of lookup are not JSON"],
 )
 def test_calls_that_we_refused_say_nothing_of_the_wiring(message: str):
     assert suspicion.find(rows([0.0, 1.0, 0.5, 0.0], calling(ToolResult("c-0", message, is_error=True))), UNIT) is None

@@ -73,7 +73,7 @@ def turns_of(*replies: dict[str, Any], tools: Sequence[dict[str, Any]] = ()) -> 
         (call("{oops"), ToolCall("call_abc", "lookup", "{oops", "the arguments of lookup are not JSON")),
         (call(""), ToolCall("call_abc", "lookup", "{}")),
         (call("[1]"), ToolCall("call_abc", "lookup", "[1]", "the arguments of lookup must be a JSON object")),
-        (call(None), ToolCall("call_abc", "lookup", "", "the arguments of lookup are no JSON text")),
+        (call(None), ToolCall("call_abc", "lookup", "", "the arguments of lookup are not JSON text")),
         (call("{}", name=None), ToolCall("call_abc", "", "", "a tool call without a function's name")),
         (call("{}", call_id=None), ToolCall("call_0_0", "lookup", "{}")),
         ("lookup", ToolCall("call_0_0", "", "", "a tool call without a function's name")),

@@ -363,7 +363,7 @@ def test_settings_that_could_never_call_drift_are_refused(clone: Path) -> None:
 
 def test_a_threshold_for_an_unknown_feature_is_refused(clone: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"drift.thresholds names 'tool_eror', which is no feature. Did you mean 'tool_errors'"
+        ConfigError, match=r"drift.thresholds names 'tool_eror', which is not a feature. Did you mean 'tool_errors'"
     ):
         judged(windows.rows(200), thresholds={"tool_eror": 0.1})
 

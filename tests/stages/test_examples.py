@@ -500,7 +500,7 @@ def test_a_file_cut_off_in_any_byte_is_refused_or_shorter_by_whole_rows(tmp_path
 
 
 def test_an_empty_or_missing_file_names_the_stage(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be read .*rft stage examples"):
+    with pytest.raises(UserError, match=r"cannot be read .*rft stage run examples"):
         stage_files.load_examples("train", tmp_path / "train.jsonl")
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(UserError, match="holds no examples"):

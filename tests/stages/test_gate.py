@@ -133,8 +133,8 @@ def test_few_examples_settle_nothing_and_the_reason_says_how_many_would() -> Non
     found = Evidence.from_stage_files(sample_reports.stage_files("inconclusive")).decide()
     assert found.decision == "inconclusive"
     assert found.reason.endswith(
-        "About 226 more test examples would settle it: `rft extend RUN` adds blocks of them to these; where the recipe "
-        "offers none, raise examples.test from 24 to 250"
+        "About 226 more test examples would settle it: `rft runs extend RUN` adds blocks of them to these; where the "
+        "recipe offers none, raise examples.test from 24 to 250"
     )
     assert found.more_examples == 226
     assert Evidence.from_stage_files(sample_reports.stage_files("promote")).decide().more_examples is None
@@ -163,7 +163,7 @@ def test_a_value_at_its_margin_is_not_a_matter_of_more_examples() -> None:
 
 @pytest.mark.slow
 def test_n7_nobody_is_told_to_find_ten_thousand_examples() -> None:
-    """A number that no one has is no advice: then the candidate must change."""
+    """A number that no one has is not advice: then the candidate must change."""
     evidence = Evidence.from_stage_files(sample_reports.stage_files("promote"))
     gain = _check(evidence.decide(), "mean reward")
     assert gain.value is not None
@@ -453,7 +453,7 @@ def test_a_missing_report_is_one_message_with_the_remedy(tmp_path: Path) -> None
     done = _run(tmp_path)
     assert done.returncode == 2
     assert "data/challenger/timing.json: line 1: not JSON" in done.stderr
-    assert "rft stage challenger" not in done.stderr, "the test examples are opened by a run alone"
+    assert "rft stage run challenger" not in done.stderr, "the test examples are opened by a run alone"
     assert "rft run" in done.stderr
     assert "Traceback" not in done.stderr
 

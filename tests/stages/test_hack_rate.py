@@ -21,7 +21,7 @@ from rich.console import Console
 from bench import hack_rate as figure
 from flows import results
 from flows.cli import demo
-from flows.cli.exploits import table
+from flows.cli.doctor.exploits import table
 from rft import __main__ as stages
 from rft import config, page, recipe, reports, stats
 from rft.errors import ConfigError, UserError
@@ -96,7 +96,7 @@ def test_the_preflight_sees_which_exploits_a_recipe_s_own_grade_calls_a_hack(tmp
             "does not declare that the grader reports hacks",
         ),
         ("None", False, HackSource(tried=5), 'declare "reports_hacks": true'),
-        # generic probes are no proof: the no-op is flagged, and no exploit of the recipe
+        # generic probes are not proof: the no-op is flagged, and no exploit of the recipe
         ('sample["output_text"] == "Done." and "idle"', True, BLIND, "flagged none of the 5"),
     ],
 )

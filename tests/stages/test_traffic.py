@@ -153,7 +153,7 @@ def test_what_the_log_held_besides_is_in_the_report(clone: Path) -> None:
 
 
 def test_a_short_or_missing_window_says_so(clone: Path) -> None:
-    with pytest.raises(UserError, match="no snapshot of traffic"):
+    with pytest.raises(UserError, match="not a snapshot of traffic"):
         traffic.run(params())
     window(windows.rows(10), min_conversations=1)
     with pytest.raises(UserError, match=r"10 conversations, traffic.min_conversations asks for 50"):

@@ -275,7 +275,9 @@ def test_the_agent_is_that_of_the_current_folder_or_the_one_that_is_named(
     with pytest.raises(UserError, match=r"which agent\? There are: refunds \(agents/refunds\), billing"):
         _ = clones.find().home
     assert chosen(monkeypatch, refunds.root, "billing") == "agents/billing"
-    with pytest.raises(UserError, match=r"no agent is named 'biling' here. Did you mean .*billing"):
+    with pytest.raises(
+        UserError, match=r"--agent biling: no agent of this workspace has that name. Did you mean .*billing"
+    ):
         chosen(monkeypatch, refunds.root, "biling")
 
 
@@ -351,7 +353,7 @@ def test_gc_leaves_experiments_and_results_of_the_users_own_pipelines(refunds: S
 
     before = theirs()
     assert len(before) == 3, before
-    done = refunds.rft("gc", "--yes")
+    done = refunds.rft("runs", "gc", "--yes")
     assert done.returncode == 0, done.stderr
     assert theirs() == before
 

@@ -324,10 +324,10 @@ def test_from_other_things(clone: Clone, way: str) -> None:
 def test_what_does_not_exist_is_an_error(clone: Clone) -> None:
     for question, message in (
         (Question("99"), "ends with entry"),
-        (Question("tiny@3"), "no promotion"),
+        (Question("tiny@3"), "not a promotion"),
         (Question("other@champion"), "no model 'other'"),
         (Question("no-such-run"), "no run named"),
-        (Question(sought=Sought("hash", "xyz")), "is no hash"),
+        (Question(sought=Sought("hash", "xyz")), "is not a hash"),
         (Question(sought=Sought("hash", "0123456789")), "nothing has hash"),
         (Question(sought=Sought("person", "eve")), "nobody named 'eve'"),
     ):

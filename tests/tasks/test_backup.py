@@ -1,5 +1,5 @@
-"""`rft backup` and `rft restore`: what a clone knows is laid out elsewhere, byte for byte, and no
-key is among it; also when it is killed, damaged, moved, or its cache lies elsewhere.
+"""`rft backup` and `rft backup restore`: what a clone knows is laid out elsewhere, byte for byte,
+and no key is among it; also when it is killed, damaged, moved, or its cache lies elsewhere.
 
 Issue 14, item 5. Real Git, DVC, MLflow and ssh-keygen.
 """
@@ -188,7 +188,7 @@ def test_no_key_no_password_and_no_canary_is_in_it(template: Clone, saved: Path)
     message = "\n".join(manifest.read(saved).left_out)
     for phrase in (
         "the machine key",
-        "rft people add --machine",
+        "rft ledger people add --machine",
         "deploy_key: it holds a private key",
         ".dvc/config.local, which may hold passwords",
         ".env.local: environment files",
@@ -404,7 +404,7 @@ def test_bad_places_are_refused(here: Clone, copied: Path, tmp_path: Path) -> No
     (other / "thesis.doc").write_text("mine")
     with pytest.raises(UserError, match="is not empty, and no back-up of agent-rft"):
         backup.save(here, other, silent)
-    with pytest.raises(UserError, match=r"is no back-up: it has no manifest\.json"):
+    with pytest.raises(UserError, match=r"is not a back-up: it has no manifest\.json"):
         backup.restore(other, tmp_path / "into", silent)
     with pytest.raises(UserError, match=r"is not empty\. Name a folder that does not exist"):
         backup.restore(copied, other, silent)

@@ -1,4 +1,4 @@
-"""`rft cancel`: a run that goes on, one whose driver is dead, one that waits; at its next
+"""`rft runs cancel`: a run that goes on, one whose driver is dead, one that waits; at its next
 checkpoint and at once. And what is refused.
 
 Issue 10, item 6. Real Git, DVC, Prefect and MLflow; the driver is another process, as it is for a
@@ -99,7 +99,7 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted, at_hand: AtHand)
     words = words[words.index("run") :]
     assert [records.load_all(scripted.clone)[0].state, scripted.ran()] == ["paused", []]
     assert "waits: raise max_hours" in at_hand(scripted.root, "runs").stdout
-    gone = at_hand(scripted.root, "cancel", "nothing")
+    gone = at_hand(scripted.root, "runs", "cancel", "nothing")
     assert (gone.returncode, "no run named 'nothing'" in gone.stderr) == (2, True)
 
     (scripted.script / "pause-train").write_text("0.3")
@@ -108,20 +108,20 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted, at_hand: AtHand)
         longer = scripted.script / "longer"
         longer.write_text("5")
         longer.replace(scripted.script / "pause-train")  # at once; it is in training still when it is asked
-        cancelled = at_hand(scripted.root, "cancel", record.name)
+        cancelled = at_hand(scripted.root, "runs", "cancel", record.name)
         out, errors = driver.communicate(timeout=120)
     assert f"[run] {record.name}, adopted" in out
     assert cancelled.returncode == 0, cancelled.stderr
     assert f"Run {record.name} is asked to stop at its next checkpoint." in cancelled.stdout
     assert f"Run {record.name} is cancelled" in cancelled.stdout
     assert errors.startswith(
-        f"stopped: run {record.name} was cancelled by `rft cancel` (stage train: stopped in order after step "
+        f"stopped: run {record.name} was cancelled by `rft runs cancel` (stage train: stopped in order after step "
     ), errors
     assert driver.returncode == 4
     [record] = records.load_all(scripted.clone)
     assert (record.state, bool(record.revision), [*record.stages]) == ("cancelled", True, [*STAGES][:6])
     assert flow_states(record.flow_run_id) == ["CANCELLED"], "not failed, not crashed"
-    twice = at_hand(scripted.root, "cancel", record.name)
+    twice = at_hand(scripted.root, "runs", "cancel", record.name)
     assert (twice.returncode, "was cancelled already" in twice.stderr) == (2, True)
     assert "cancelled" in at_hand(scripted.root, "runs").stdout
 
@@ -134,7 +134,7 @@ def test_from_the_command_line(scripted: ladder_clone.Scripted, at_hand: AtHand)
     assert "[train] 1/20 steps" not in scripted.clone.log(new.name, "train").read_text(), (
         "and training goes on where it was"
     )
-    late = at_hand(scripted.root, "cancel", new.name)
+    late = at_hand(scripted.root, "runs", "cancel", new.name)
     assert (late.returncode, "There is nothing to cancel, and nothing was changed" in late.stderr) == (2, True)
 
 
@@ -285,7 +285,7 @@ def test_a_run_that_is_over_is_left_as_it_is(
         pass
     before = records.path(scripted.clone, run.name).read_bytes()
     monkeypatch.chdir(scripted.root)
-    assert cli.main(["cancel", run.name, "--now"]) == 2
+    assert cli.main(["runs", "cancel", run.name, "--now"]) == 2
     assert (
         f"error: run {run.name} ended at {run.record.ended} (finished). There is nothing to cancel"
         in capsys.readouterr().err

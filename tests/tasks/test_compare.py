@@ -188,7 +188,7 @@ def test_what_it_says_for_programs_is_the_same(
 
 def test_a_run_that_nobody_knows_and_the_same_one_twice(here: Clone, made: Made) -> None:
     first = made[1]["first"].name
-    with pytest.raises(UserError, match=r"no run named 'nothing'. The latest runs: "):
+    with pytest.raises(UserError, match=r"no run named 'nothing'. The latest: "):
         compare(here, first, "nothing")
     with pytest.raises(UserError, match=f"{first} and {first} are the same run, {first}. Name two."):
         compare(here, first, first)

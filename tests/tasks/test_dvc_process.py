@@ -114,7 +114,7 @@ def test_a_fork_has_its_own_group_when_we_hear_of_it(tree: Path, loaded: Loaded)
         with dvc_process.started(tree, ["--version"], MORE, loaded) as process:
             os.killpg(process.pid, signal.SIGKILL)
             assert process.wait(5) == -signal.SIGKILL
-    assert answer(tree, loaded, "--version")[:2] == (dvc_process._Fork, 0), "the loaded one is no part of it"
+    assert answer(tree, loaded, "--version")[:2] == (dvc_process._Fork, 0), "the loaded one is not a part of it"
 
 
 def test_what_was_asked_for_never_begins_once_its_wait_was_interrupted(

@@ -387,7 +387,7 @@ def test_no_holds_for_the_pair_in_whatever_run_until_it_is_lifted(story: Story) 
     assert story.propose(Lift(model="tiny", rejection=number), "laptop", "ada", **lift)
     assert sign(story, Rejection, second, "cleo")
     old = story.propose(Lift(model="tiny", rejection=number), "laptop", "ada", **lift)
-    refused(story, old, f"entry {number} is no rejection that holds")
+    refused(story, old, f"entry {number} is not a rejection that holds")
     newest = Lift(model="tiny", rejection=story.state.number)
     refused(story, story.propose(newest, "laptop", "ada", **lift), "about another rejection")
     again = lift | {"rejection": story.state.ids[newest.rejection]}

@@ -106,7 +106,7 @@ def test_what_may_not_stand_is_refused_and_leaves_nothing(clone: Clone, cast: di
     asked = request(clone)
     act = Approval(model="tiny", request=asked.number)
     about: dict[str, Any] = {"act": "approve", "model": "tiny", "request": asked.id, "content": CONTENT}
-    nobody = "is not enrolled in the ledger .*rft people add NAME"
+    nobody = "is not enrolled in the ledger .*rft ledger people add NAME"
     refused(clone, UserError, nobody, lambda: append(clone, act, cast["bob"], **about))
     change = Enrol(name="bob", roles=["author"], key=cast["bob"].public)
     append(clone, PolicyChange(change=change), cast["ada"], act="policy", change=change)
@@ -192,7 +192,7 @@ def test_clone_that_finds_a_ledger_named_makes_no_second_one(
         refused(other, UserError, "this clone does not have it.*would split your history", act)
     other.git("fetch", "-q", str(clone.root), f"{chain.REF}:{chain.REF}")
     assert number(other) == 2
-    refused(other, Refused, "is not enrolled in the ledger.*rft people add --machine", lambda: append(other))
+    refused(other, Refused, "is not enrolled in the ledger.*rft ledger people add --machine", lambda: append(other))
 
 
 @pytest.mark.slow
@@ -343,7 +343,7 @@ def test_tampered_branch_is_named_and_not_taken(pair: tuple[Clone, Clone], tmp_p
         "rewound": "was rewound: it lacks entries that this clone has",
         "deleted": "is gone, and it was there",
         "replaced": "two ledgers without a common genesis",
-        "garbage": r"holds no entry\.json|no plain file",
+        "garbage": r"holds no entry\.json|not a plain file",
         "appended to": "must not stand in the ledger|not enrolled for machine",
     }
     if how == "rewound":
@@ -422,7 +422,7 @@ def test_rejected_settings_of_the_shared_ledger_name_the_file(clone: Clone) -> N
     file = clone.root / remote.FILE
     file.parent.mkdir()
     for text, message in (
-        ("remote: nowhere\n", "remote = 'nowhere' is no remote of this clone"),
+        ("remote: nowhere\n", "remote = 'nowhere' is not a remote of this clone"),
         ("remotes: x\n", "remotes: Extra inputs"),
         ("branch: '-f'\n", "branch: String should match"),
         ("a: [", "not YAML"),

@@ -132,7 +132,7 @@ def test_a_remote_that_is_none_is_named(here: Clone) -> None:
     (here.root / remote.FILE).write_text("remote: orign\n")
     found = examine(here, "ledger")
     assert (found.status, found.infrastructure) == ("fail", False)
-    assert "remote = 'orign' is no remote of this clone" in found.words
+    assert "remote = 'orign' is not a remote of this clone" in found.words
     assert "origin" in found.words
 
 
@@ -152,7 +152,7 @@ def test_a_ledger_is_verified_and_an_unknown_machine_told(here: Clone) -> None:
     shutil.copy(here.root / remote.FILE, other / remote.FILE)
     found = examine(Clone(other), "ledger")
     assert (found.status, "is not enrolled" in found.words) == ("warn", True)
-    assert "rft people add --machine" in found.remedy
+    assert "rft ledger people add --machine" in found.remedy
 
 
 def test_a_damaged_ledger_fails(here: Clone) -> None:

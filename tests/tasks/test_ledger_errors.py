@@ -150,7 +150,7 @@ def test_a_read_only_file_system_is_called_that(
     def refused(options: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "x.lock")
 
-    monkeypatch.setattr("flows.cli.runs.run", refused)
+    monkeypatch.setattr("flows.cli.runs.list.run", refused)
     assert cli.main(["runs"]) == 3
     message = "error: x.lock: Read-only file system. Mount it writable, or work in a clone that lies elsewhere.\n"
     assert capfd.readouterr().err == message
@@ -312,5 +312,5 @@ def test_an_entry_of_a_kind_that_went_names_the_commit_that_reads_it() -> None:
         UserError, match=r"ledger commit 12: an entry of kind 'imported' has a format .* commit af656ea"
     ):
         entry.parse(gone, "ledger commit 12")
-    with pytest.raises(UserError, match="It is no entry of the ledger, or a later version's"):
+    with pytest.raises(UserError, match="It is not an entry of the ledger, or a later version's"):
         entry.parse(gone.replace(b"imported", b"unheard"), "ledger commit 12")

@@ -487,7 +487,7 @@ def test_four_eyes_and_who_started_the_run(here: Clone, run_ladder) -> None:
     owner, bob = (people.signer(name).key.public for name in ("Ada", "Bob"))
     acts.change(here, acts.enrolled(Enrol, name="ada", roles=["owner"], key=owner), ada, "the first")
     acts.change(here, acts.enrolled(Enrol, name="bob", roles=["approver"], key=bob), ada, "joined")
-    assert acts.start(here, "tiny", record) is None, "nobody is asked for a key where it is no rule"
+    assert acts.start(here, "tiny", record) is None, "nobody is asked for a key where it is not a rule"
     acts.change(here, SetRules(model=None, rules=Rules(four_eyes=True)), ada, "strict")
     lines: list[str] = []
     here.git("config", "gpg.format", "ssh")

@@ -110,15 +110,15 @@ def test_n3_an_approver_elsewhere_sees_what_is_asked_for(
     listed = output_of("runs")
     assert f"{name} promote" in listed
     assert "clone's)" in listed
-    page = Path(output_of("report", name[-6:]).splitlines()[-1])
+    page = Path(output_of("runs", "report", name[-6:]).splitlines()[-1])
     assert page == theirs.page(name)
     assert "mean reward" in page.read_text()
-    assert "of run" in output_of("rollouts", name, "--stage", "baseline", "--worst", "2")
+    assert "of run" in output_of("rollouts", "list", name, "--stage", "baseline", "--worst", "2")
     assert records.load_all(theirs) == [], "nothing is claimed to have run here"
     assert cli.main(["approve", name, "--reason", "seen", "--key", str(people.signer("Ada").key.file)]) == 2
     captured = capsys.readouterr()
     assert "is not enrolled in the ledger" in captured.err, "this machine"
-    assert "The gate's checks" in captured.out
+    assert "The question: Is it better?" in captured.out
     assert "That run is another clone's. Its page: " in captured.out
 
 

@@ -128,7 +128,9 @@ def test_a_ledger_lets_no_look_stand_that_spends_more_than_is_left(fresh: Clone)
 
 
 def test_rows_that_are_cut_off_open_nothing(fresh: Clone) -> None:
-    with pytest.raises(UserError, match=r"data/examples/test\.jsonl:2: not a whole row with messages.*stage examples"):
+    with pytest.raises(
+        UserError, match=r"data/examples/test\.jsonl:2: not a whole row with messages.*stage run examples"
+    ):
         look_at(fresh, [ROWS[0], ROWS[1][:20]], "one")
     assert book.read(fresh).state.looks == {}
 
@@ -170,7 +172,7 @@ def test_run_with_other_thresholds_ends_with_a_decision_and_asks_nobody(here: Cl
     gate = settings(here).gate.model_copy(update={"looks": 50})
     record = run_ladder(gate=gate)
     assert (record.decision, record.by_policy) == ("promote", False)
-    with pytest.raises(UserError, match=r"other thresholds than the policy of tiny, .* rft policy sign"):
+    with pytest.raises(UserError, match=r"other thresholds than the policy of tiny, .* rft ledger policy sign"):
         people.approve(here, record.name)
     assert champions.of_params(here, settings(here)).champion.version == 0
 
@@ -258,7 +260,7 @@ def opened(clone: Clone, rows: list[str], run: str = "by hand", why: str | None 
 def test_an_opened_example_is_in_no_later_look(fresh: Clone) -> None:
     first = look_at(fresh, ROWS, "one")
     number = opened(fresh, ROWS[:2])
-    assert opened(fresh, ROWS[:2], why=None) == number, "the same again is no second entry"
+    assert opened(fresh, ROWS[:2], why=None) == number, "the same again is not a second entry"
     [entry] = book.read(fresh).state.opened.values()
     assert (entry.registration, entry.run) == (0, "by hand"), "it registered nothing"
     message = (
@@ -292,7 +294,7 @@ def test_an_erased_list_is_asked_for_no_more_and_its_set_is_retired(fresh: Clone
         retiring.erase(fresh, 1, "past its time", nobody)
     entry, elsewhere = retiring.erase(fresh, look.number, "past its time", nobody)
     assert (path.exists(), elsewhere) == (False, [])
-    assert retiring.erase(fresh, look.number, "past its time", nobody)[0] == entry, "again is no second entry"
+    assert retiring.erase(fresh, look.number, "past its time", nobody)[0] == entry, "again is not a second entry"
     for rows in (ROWS, ROWS[::-1]):
         with pytest.raises(UserError, match=f"is retired: entry {entry} erased the list of its examples. Take fresh"):
             look_at(fresh, rows, "two")

@@ -1,5 +1,5 @@
-"""`rft gc`: what is past its retention goes, and never what a champion, a request, an unfinished
-run or the user needs; also through a kill -9.
+"""`rft runs gc`: what is past its retention goes, and never what a champion, a request, an
+unfinished run or the user needs; also through a kill -9.
 
 Issue 10, item 6. Real Git, DVC and MLflow.
 """
@@ -151,11 +151,11 @@ def test_afterwards_people_can_do_what_they_could(
 
     monkeypatch.chdir(here.root)
     capsys.readouterr()
-    assert cli.main(["report", first.name]) == 2
+    assert cli.main(["runs", "report", first.name]) == 2
     output = capsys.readouterr().err
-    assert "is past its retention: `rft gc` removed its bytes at" in output
+    assert "is past its retention: `rft runs gc` removed its bytes at" in output
     assert "run.retention.cache_days" in output
-    assert cli.main(["report", second.name]) == 0
+    assert cli.main(["runs", "report", second.name]) == 0
 
 
 def test_what_a_user_put_under_dvc_stays_though_a_run_left_the_same_bytes(here: Clone) -> None:
@@ -255,7 +255,8 @@ def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -
 
         def begin(self, stage: str) -> None:
             with pytest.raises(
-                UserError, match=r"a stage is being run by hand in this clone \(`rft stage`\)\. Nothing was removed\."
+                UserError,
+                match=r"a stage is being run by hand in this clone \(`rft stage run`\)\. Nothing was removed\.",
             ):
                 collect(here)
             begun.append(stage)
@@ -266,7 +267,7 @@ def test_not_while_a_stage_runs_by_hand_and_none_begins_meanwhile(here: Clone) -
     finally:
         repro.listener.reset(token)
     assert begun == ["traffic"]
-    with retention.alone(here), pytest.raises(UserError, match=r"`rft gc` is at work in it\. Wait for it"):
+    with retention.alone(here), pytest.raises(UserError, match=r"`rft runs gc` is at work in it\. Wait for it"):
         by_hand.run_stage(here, params, "traffic")
 
 
@@ -420,10 +421,12 @@ def test_not_while_a_run_is_going_on(
     monkeypatch.chdir(here.root)
     before = cached(here)
     with runs.start(here, runs.plan(here, params, champions.of_params(here, params))) as run:
-        assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 2
+        assert cli.main(["runs", "gc", "--yes", "--set", "run.retention.cache_days=0"]) == 2
         output = capsys.readouterr().err
         assert f"error: run {run.name} is going on" in output
-        assert re.search(rf"Nothing was removed\. Wait until it ends, or end it: \S*rft cancel {run.name}\n", output)
+        assert re.search(
+            rf"Nothing was removed\. Wait until it ends, or end it: \S*rft runs cancel {run.name}\n", output
+        )
     assert cached(here) == before
     with retention.alone(here):
         begun = threading.Event()
@@ -450,9 +453,9 @@ def test_it_says_before_it_deletes(
 ) -> None:
     monkeypatch.chdir(here.root)
     before = cached(here)
-    assert cli.main(["gc"]) == 0
+    assert cli.main(["runs", "gc"]) == 0
     assert "Nothing is past its retention." in capsys.readouterr().out, "all of it is young"
-    assert cli.main(["gc", "--set", "run.retention.cache_days=0"]) == 0
+    assert cli.main(["runs", "gc", "--set", "run.retention.cache_days=0"]) == 0
     output = capsys.readouterr().out
     first, second, third = three(here)
     for phrase in (
@@ -465,12 +468,12 @@ def test_it_says_before_it_deletes(
     assert "Nothing was removed. To remove it: " in output
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("builtins.input", lambda question: "no")
-    assert cli.main(["gc", "--set", "run.retention.cache_days=0"]) == 0
+    assert cli.main(["runs", "gc", "--set", "run.retention.cache_days=0"]) == 0
     assert cached(here) == before
-    assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
+    assert cli.main(["runs", "gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
     assert "Removed " in capsys.readouterr().out
     assert cached(here) < before
-    assert cli.main(["gc", "--set", "run.retention.cash_days=0"]) == 2
+    assert cli.main(["runs", "gc", "--set", "run.retention.cash_days=0"]) == 2
     assert "unknown key 'run.retention.cash_days'. Did you mean 'cache_days'?" in capsys.readouterr().err
 
 
@@ -497,7 +500,7 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While the beginning is champion its base policy stays, though a newer run ended after
-    traffic; and what gc removed is no fault of the settings."""
+    traffic; and what gc removed is not a fault of the settings."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     scripted = ladder_clone.make(tmp_path / "a", "reject")
     params = config.load(scripted.root / "params.yaml")
@@ -514,7 +517,7 @@ def test_the_beginning_and_its_doctor_keep_what_they_need(
         raise KeyboardInterrupt
     assert "data/traffic/report.json" in Revision(scripted.clone, run.record.revision or "").outs
     monkeypatch.chdir(scripted.root)
-    assert cli.main(["gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
+    assert cli.main(["runs", "gc", "--yes", "--set", "run.retention.cache_days=0"]) == 0
     assert f"kept: run {measured.name} holds the base policy of tiny's beginning" in capsys.readouterr().out
     removed = {record.name: bool(record.bytes_removed) for record in three(scripted.clone)}
     assert removed == {old.name: True, measured.name: False, run.name: False}
@@ -549,7 +552,7 @@ byhand.run_stage(clone, config.load(clone.root / "params.yaml"), "policy")
 
 
 def test_what_a_killed_play_or_stage_left_goes_and_what_one_uses_stays(here: Clone) -> None:
-    """A whole model lies in each: `rft play`, `rft export` and `rft stage` lay an agent or a
+    """A whole model lies in each: `rft play`, `rft export` and `rft stage run` lay an agent or a
     worktree out in .rft."""
     for what in ("agent", "stage"):
         done = subprocess.run(
@@ -576,8 +579,8 @@ def test_what_a_killed_play_or_stage_left_goes_and_what_one_uses_stays(here: Clo
 
 
 def test_a_play_that_ends_while_gc_looks_is_no_error(here: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rft gc` came to a FileNotFoundError, at whatever age. And it locks no folder that is young:
-    its owner would find the lock taken."""
+    """`rft runs gc` came to a FileNotFoundError, at whatever age. And it locks no folder that is
+    young: its owner would find the lock taken."""
     young = here.state / "agent-young"
     young.mkdir()
     agents.scratch_lock(young).touch()

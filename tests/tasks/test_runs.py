@@ -108,7 +108,7 @@ def test_the_users_edits_travel_and_make_the_run_dirty(scripted: ladder_clone.Sc
     scripted.git("add", "--all")
     scripted.git("commit", "--quiet", "-m", "mine")
     scripted.set_params(train={"steps": 4})
-    assert not plan(scripted, clean_only=True).edits.dirty, "settings are recorded with every run: they are no edit"
+    assert not plan(scripted, clean_only=True).edits.dirty, "settings are recorded with every run: they are not an edit"
     (scripted.root / "infra").mkdir(exist_ok=True)
     (scripted.root / "infra/ledger.yaml").write_text("genesis: null\n")
     assert not plan(scripted, clean_only=True).edits.dirty, "which ledger it is says nothing about a run"
@@ -228,7 +228,7 @@ def test_windows_and_what_cannot_travel(scripted: ladder_clone.Scripted, tmp_pat
     assert run.record.window == str(elsewhere)
     scripted_windows.write(scripted.root / "window in the tree.jsonl", rows)
     inside = plan(scripted, scripted.root / "window in the tree.jsonl")
-    assert not inside.edits.dirty, "a window is no edit, wherever it lies"
+    assert not inside.edits.dirty, "a window is not an edit, wherever it lies"
     with runs.start(scripted.clone, inside) as run:
         pass
     assert Revision(scripted.clone, run.record.revision or "").file("window in the tree.jsonl") is None

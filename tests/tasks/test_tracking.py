@@ -168,7 +168,7 @@ def test_training_is_followed_while_it_goes_on(run: Run, tmp_path: Path, monkeyp
         assert history(tracker, "train/loss") == [(1, 2.0)], "a line that is half written waits"
     path.write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n" + json.dumps({"step": 2, "loss": float("nan")}) + "\n")
     tracker.steps(tracking.whole_rows(path), "train/")
-    assert history(tracker, "train/loss") == [(1, 2.0)], "what is not a number is no point of a curve"
+    assert history(tracker, "train/loss") == [(1, 2.0)], "what is not a number is not a point of a curve"
 
 
 def test_the_address_is_the_clones_own_or_the_one_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

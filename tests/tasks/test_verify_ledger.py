@@ -456,7 +456,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "an entry was removed": (removed, "removed or reordered"),
     "the beginning was cut off": (cut, "allowed_signers is not the one before"),
     "a stranger enrols herself": (enrols_herself, "a key that is nobody's"),
-    "an approver makes herself owner": (makes_herself_owner, "eve is no owner"),
+    "an approver makes herself owner": (makes_herself_owner, "eve is not an owner"),
     "an owner signed another change": (other_change, "another change"),
     "a stranger approves": (lambda team: approval(team, team.about("mallory", waiting(team), "approve")), "WRONG"),
     "a removed person approves": (removed_person, "nobody's at this point"),

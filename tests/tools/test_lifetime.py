@@ -131,7 +131,7 @@ def test_a_server_that_hangs_at_the_start(tiny: Recipe, monkeypatch: pytest.Monk
 
 def test_a_server_killed_in_the_middle_stops_the_stage(tiny: Recipe):
     expected = (
-        r"(?s)tool server of .*tiny died in the middle: exit code -9.*Try it alone: \S*rft serve-tools .*then "
+        r"(?s)tool server of .*tiny died in the middle: exit code -9.*Try it alone: \S*rft stage tools .*then "
         r"run the stage again"
     )
 

@@ -253,7 +253,7 @@ def test_a_whole_batch_may_connect_at_once(tmp_path: Path):
 
 
 BY_A_STAGE = ("rft.tools.server",)
-BY_HAND = ("flows.cli", "serve-tools")
+BY_HAND = ("flows.cli", "stage", "tools")
 
 
 def run_server(how: tuple[str, ...], *args: str) -> subprocess.CompletedProcess[str]:

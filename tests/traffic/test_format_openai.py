@@ -288,7 +288,7 @@ def test_chains_of_any_length_and_rings_have_one_root() -> None:
     assert set(formats.roots([("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]).values()) == {"a"}
 
 
-# -- what is no conversation -----------------------------------------------------------------------
+# -- what is not a conversation --------------------------------------------------------------------
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
 
 

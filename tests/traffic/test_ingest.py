@@ -84,7 +84,7 @@ BAD: dict[str, tuple[bytes, dict[str, int], str]] = {
     "a role that is none": (lines(row(2, messages=[{"role": "bot"}])), {"messages": 1}, "messages[0] is"),
     "content of another type": (
         lines(row(2, messages=[{"role": "user", "content": 3}])), {"messages": 1}, "messages[0].content is 3"),
-    "arguments that are no text": (
+    "arguments that are not text": (
         lines(row(2, messages=[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}])),
         {"messages": 1}, "messages[0].tool_calls is"),
     "other content under an id": (

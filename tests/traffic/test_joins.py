@@ -94,7 +94,7 @@ def test_what_is_redacted_is_nowhere_and_json_stays_json(tmp_path: Path) -> None
     assert b"example" not in b"".join(path.read_bytes() for path in folder.iterdir())
 
 
-@pytest.mark.parametrize(("pattern", "why"), [("(?=a)", "no regular expression"), ("a*", "matches an empty text")])
+@pytest.mark.parametrize(("pattern", "why"), [("(?=a)", "not a regular expression"), ("a*", "matches an empty text")])
 def test_a_rule_that_cannot_be_honored_is_named_at_once(pattern: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"traffic.redact.bad = .* {why}"):
         made(tmp_path, [row("a", SAID)], redact={"bad": pattern})

@@ -71,7 +71,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("missing.jsonl", r"missing\.jsonl: there is no such file"),
         ("empty", "'empty' names no file"),
         ("empty/*.jsonl", "names no file"),
-        ("logs", "pipe: is no file that can be read"),
+        ("logs", "pipe: is not a file that can be read"),
     ):
         with pytest.raises(UserError, match=message):
             sources.find(spec, tmp_path)

@@ -4,7 +4,7 @@
 
 Spelling does not matter: a value may be quoted as in the source or not, a number written in another
 way, a path begun with `./`. `fold` gives every spelling one form, so that a fact counts once, and
-`1 or 2 or 3` is no way to write `1`.
+`1 or 2 or 3` is not a way to write `1`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def read(text: str) -> tuple[list[dict[str, Any]] | None, str]:
         if not isinstance(claim, dict) or set(claim) != set(KEYS):
             return None, f"a fact has other keys than {', '.join(KEYS)}"
         if not (_is_text(claim["symbol"]) and _is_text(claim["path"])):
-            return None, f"a symbol or path is no text of 1 to {MAX_TEXT} characters"
+            return None, f"a symbol or path is not a text of 1 to {MAX_TEXT} characters"
         if not (_is_text(claim["value"]) or _is_number(claim["value"])):
-            return None, f"a value is no number and no text of 1 to {MAX_TEXT} characters"
+            return None, f"a value is neither a number nor a text of 1 to {MAX_TEXT} characters"
     return claims, ""
 
 

@@ -87,7 +87,7 @@ def _folder(package: str) -> Path:
         raise _refused(package, f"is {kind}, not a package with Python sources")
     root = Path(next(iter(spec.submodule_search_locations)))
     if not root.is_dir():
-        raise _refused(package, f"is in an archive ({root}), so its sources are no files")
+        raise _refused(package, f"is in an archive ({root}), so its sources are not files")
     return root
 
 

@@ -40,7 +40,7 @@ class Site:
 
 
 def sites(tree: ast.Module) -> list[Site]:
-    """List all, in the order of the tree. A kind, symbol and value that come again are no new
+    """List all, in the order of the tree. A kind, symbol and value that come again are not a new
     site."""
     return list(_block(tree.body, (), inside_function=False))
 

@@ -273,7 +273,7 @@ def listed(reply: str, nearest: bool = False) -> list[Listed]:
 
 
 def lines(text: str, doc: str, page: int) -> list[Line]:
-    """Read a page in either layout. What is no figure is passed over."""
+    """Read a page in either layout. What is not a figure is passed over."""
     found: list[Line] = []
     periods: list[str] = []
     unit = ""

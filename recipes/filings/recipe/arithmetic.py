@@ -44,7 +44,7 @@ def evaluate(expression: str) -> Fraction:
     try:
         value = _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
-        raise Refused("this is no arithmetic expression") from None
+        raise Refused("this is not an arithmetic expression") from None
     except ZeroDivisionError:
         raise Refused("a division by zero") from None
     if abs(value) >= 10**MAX_DIGITS:

@@ -63,7 +63,7 @@ class Answer:
 
 
 class NoAnswer(ValueError):
-    """Why a text is no answer."""
+    """Why a text is not an answer."""
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any], corpus: Corpus) -> dict[str, Any]:
@@ -194,4 +194,4 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refused(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -90,7 +90,7 @@ def read_folder(folder: str) -> tuple[list[tuple[Path, str]], str]:
 def _rows(path: Path, text: str) -> Iterator[Row]:
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
-        raise UserError(f"{path}: line {line}: holds a zero byte, so it is no CSV file. Export it again.")
+        raise UserError(f"{path}: line {line}: holds a zero byte, so it is not a CSV file. Export it again.")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         heading = [name.strip() for name in next(reader, [])]
@@ -144,7 +144,7 @@ def _row(where: str, heading: list[str], values: list[str]) -> Row:
 def _number(where: str, text: str) -> Fraction:
     if not _NUMBER.fullmatch(text):
         remedy = "Write digits and perhaps a point, such as 1234.5 or -1,234.5; put the unit into its own column."
-        raise UserError(f"{where}: column 'value' is {text!r}, which is no number. {remedy}")
+        raise UserError(f"{where}: column 'value' is {text!r}, which is not a number. {remedy}")
     return Fraction(text.replace(",", ""))
 
 
@@ -153,7 +153,7 @@ def _page(where: str, text: str) -> int | None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
         remedy = "Write a whole number from 1 to 9999, or leave it out."
-        raise UserError(f"{where}: column 'page' is {text!r}, which is no page. {remedy}")
+        raise UserError(f"{where}: column 'page' is {text!r}, which is not a page. {remedy}")
     return int(text)
 
 

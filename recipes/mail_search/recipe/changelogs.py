@@ -7,8 +7,8 @@
      -- Jane Doe <jane@debian.org>  Tue, 28 May 2019 16:37:45 +0200
 
 Each Debian and Ubuntu machine has some hundred of them, of up to thirty years and as many hands. So
-an entry that is not of this form, such as one without a date, is no message and passed over; but a
-file that cannot be decompressed is an error, because what it holds is unknown. Packages that are
+an entry that is not of this form, such as one without a date, is not a message and passed over; but
+a file that cannot be decompressed is an error, because what it holds is unknown. Packages that are
 built from one source share their changelog, whose entries count once.
 """
 

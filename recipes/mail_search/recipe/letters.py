@@ -45,8 +45,8 @@ class Mbox:
         if not line.startswith(b"From "):
             shown = line[:60].decode("utf-8", "replace")
             raise UserError(
-                f"{self.path}: is no mbox: its first line is {shown!r}, expected one that begins with 'From '. Unpack "
-                f"it if it is compressed, export the folder as mbox again, or name another mailbox in {OPTION}."
+                f"{self.path}: is not an mbox: its first line is {shown!r}, expected one that begins with 'From '. "
+                f"Unpack it if it is compressed, export the folder as mbox again, or name another mailbox in {OPTION}."
             )
         return _read(self.path, self._messages())
 

@@ -130,7 +130,7 @@ def read_answer(sample: dict[str, Any]) -> tuple[Answer | None, str]:
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
         return None, "sources is not a list of message_ids"
     if not isinstance(answer, str | None):
-        return None, "the answer is no text"
+        return None, "the answer is not a text"
     if answer is not None and not answer.strip():
         return None, "the answer is empty"
     cited = tuple(source.strip() for source in cast(list[str], sources))

@@ -109,7 +109,7 @@ def turns(options: Options, example: Example, target: str) -> list[str]:
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
     """Make an example of a conversation whose player told the word. None if a word in it is not one
-    of training, or if the marks do not fit: it could leak what is tested, or is no game."""
+    of training, or if the marks do not fit: it could leak what is tested, or is not a game."""
     secret, known = conversation.feedback, words.dictionary(options.dictionary).of_split["train"]
     text = next((message["content"] for message in conversation.messages if message["role"] == "user"), None)
     if not isinstance(secret, str) or secret not in known or not isinstance(text, str):

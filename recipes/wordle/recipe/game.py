@@ -1,7 +1,7 @@
 """One game: a secret, six guesses, and the record of what was guessed and how it was marked.
 
 The record is the environment's own. The grader reads it and nothing else about the game, so no text
-that a policy writes can change what happened. A guess that is no word of the dictionary, or that
+that a policy writes can change what happened. A guess that is not a word of the dictionary, or that
 was made before, costs a turn like any other. Once the secret is found or six guesses are made, the
 game is over, and what comes later changes nothing.
 
@@ -20,7 +20,7 @@ GUESSES = 6
 WON, OVER = " , solved", " the game is over"
 UNKNOWN, REPEATED = " no such word", " said before"
 MAX_SHOWN = 40
-"""Characters that the record keeps of a guess that is no word."""
+"""Characters that the record keeps of a guess that is not a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Game:
         """Begin after the guesses that the player made. Raises ValueError for a game that cannot
         be: a broken row is nobody's score."""
         if secret not in dictionary.known:
-            raise ValueError(f"the target {secret!r} is no word of the dictionary")
+            raise ValueError(f"the target {secret!r} is not a word of the dictionary")
         is_new = len({secret, *given}) == 1 + len(given)
         if not 0 < len(given) < GUESSES or not is_new or not dictionary.known.issuperset(given):
             raise ValueError(f"given = {given!r}: expected up to {GUESSES - 1} different words that are not the target")
@@ -106,7 +106,7 @@ class Game:
 
 def clue(move: Move, is_spelled: bool = False) -> str:
     """Write a guess with its marks, two tokens that a policy copies from a reply into a call of
-    `find`. `is_spelled`: and once more letter by letter, for a model whose tokens are no words."""
+    `find`. `is_spelled`: and once more letter by letter, for a model whose tokens are not words."""
     text = f" {move.word} {move.marks}"
     if not is_spelled:
         return text

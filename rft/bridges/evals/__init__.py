@@ -5,7 +5,7 @@ with its runs and their output items, in a file or a folder.
     output items, and the  rows: the messages by input_messages of the run, the item's own keys
     sources of runs        beside them (items.py). Splits are cut
     samples of runs, and
-    stored completions     traffic for `rft ingest` (samples.py)
+    stored completions     traffic for `rft traffic ingest` (samples.py)
     sampling_params        response_format and max_completion_tokens -> rollout; functions -> rows
     results                stay behind. Rows are graded anew here, and a result without a score, or
                            of a model that did not answer, was never one

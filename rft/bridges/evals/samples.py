@@ -3,7 +3,7 @@ responses, each a conversation in our own format (docs/traffic.md).
 
 The readers of traffic do the work, so a conversation is here what it would be in a log: an image
 makes it unreadable, and a request without its messages is none. What has an error or no answer is
-left out and counted, and a verdict of the service goes nowhere: it is no person's feedback.
+left out and counted, and a verdict of the service goes nowhere: it is not a person's feedback.
 
 Two runs over the same stored requests show the same conversation twice, and it counts once.
 """

@@ -4,7 +4,7 @@ translated. What grader.py cannot play as Promptfoo does is refused with its lin
     played      equals, contains and its kin, starts-with, regex, levenshtein, word-count, is-json,
                 python, each also with not-, and assert-set
     judged      llm-rubric, factuality, model-graded-closedqa: a judge of grader.json
-    left out    latency, cost: a note, because a budget is no score
+    left out    latency, cost: a note, because a budget is not a score
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rft.errors import UserError, did_you_mean
 
 JUDGED = {"llm-rubric", "factuality", "model-graded-factuality", "model-graded-closedqa"}
 LEFT_OUT = {
-    "latency": "is no part of the score now, which is of the other assertions. Budget: rollout.budget.latency_s",
-    "cost": "is no part of the score now, which is of the other assertions. Budgets: rollout.budget",
+    "latency": "is not a part of the score now, which is of the other assertions. Budget: rollout.budget.latency_s",
+    "cost": "is not a part of the score now, which is of the other assertions. Budgets: rollout.budget",
 }
 _OTHER_NUMBERS = "counts words in Promptfoo's own way, which gives other numbers than our text_similarity"
 _RULE = "Write the rule as a python assertion"
@@ -126,7 +126,7 @@ class Reader:
             if key in ("transform", "contextTransform"):
                 raise UserError(f"{place(assertion, key)}: {key} changes what is graded. {_RULE}, which does both.")
             if key not in _KEYS:
-                raise UserError(f"{place(assertion, key)}: {key!r} is no key of an assertion. Remove it.")
+                raise UserError(f"{place(assertion, key)}: {key!r} is not a key of an assertion. Remove it.")
         _number(assertion, "threshold", 0)
 
     def _judge(self, assertion: LocatedObject, base: str, inside: bool) -> None:

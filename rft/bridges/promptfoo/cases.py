@@ -106,7 +106,7 @@ def _prompt(raw: str, label: str | None, base: Path, where: str, number: int) ->
         return [Prompt(label or f"prompt {number}", raw, where)]
     if path.suffix not in _TEXTS:
         raise UserError(
-            f"{where}: the prompt {raw!r} is no text. Name a file that ends in {', '.join(sorted(_TEXTS))}."
+            f"{where}: the prompt {raw!r} is not a text. Name a file that ends in {', '.join(sorted(_TEXTS))}."
         )
     written = foreign.text(path)
     if path.suffix == ".txt":
@@ -138,7 +138,7 @@ def tests(config: LocatedObject, base: Path) -> list[Test]:
     if isinstance(default, str):
         default = located_yaml.load(base / default.removeprefix("file://"))
     if not isinstance(default, LocatedObject):
-        raise UserError(f"{place(config, 'defaultTest')}: defaultTest is no mapping. Write vars, assert and so on.")
+        raise UserError(f"{place(config, 'defaultTest')}: defaultTest is not a mapping. Write vars, assert and so on.")
     given = config.get("tests")
     found = [_merged(one, default) for one in _each(given, base, place(config, "tests"))]
     if not found:
@@ -201,7 +201,7 @@ def _merged(test: LocatedObject, default: LocatedObject) -> Test:
             if key in _NO_SCORE:
                 raise UserError(f"{place(one, key)}: {key} {_NO_SCORE[key]}")
             if key not in _KNOWN:
-                raise UserError(f"{place(one, key)}: {key!r} is no key of a test. Remove it.")
+                raise UserError(f"{place(one, key)}: {key!r} is not a key of a test. Remove it.")
         for key, kind in (
             ("vars", LocatedObject),
             ("options", LocatedObject),
@@ -275,7 +275,7 @@ def _loaded(value: Any, base: Path, where: str) -> Any:
         return json.dumps(located_yaml.load(path), ensure_ascii=False, separators=(",", ":"))
     if path.suffix in (".txt", ".md", ".json", ".csv", ".html", ".xml") and "*" not in value:
         return foreign.text(path).strip()
-    raise UserError(f"{where}: the variable {value!r} is no text. Write its text, or name a .txt file.")
+    raise UserError(f"{where}: the variable {value!r} is not a text. Write its text, or name a .txt file.")
 
 
 def _filled(raw: str, values: dict[str, Any], where: str, test: str) -> tuple[list[Any], str]:

@@ -121,7 +121,7 @@ def word_count(assertion: Any, output: str, inverse: bool) -> bool:
 
 # -- JSON ------------------------------------------------------------------------------------------
 def parsed(text: str) -> Any:
-    """Read JSON as JavaScript does: every number is a float, and NaN is no JSON."""
+    """Read JSON as JavaScript does: every number is a float, and NaN is not JSON."""
 
     def refuse(word: str) -> Any:
         raise ValueError(word)

@@ -124,7 +124,9 @@ class _Reading:
         found.file, found.line, found.lines = self.file, self.line(node), {}
         for left, right in node.value:
             if not isinstance(left, yaml.ScalarNode):
-                raise UserError(f"{self.file}:{self.line(left)}: a key that is no text. Write a text before the colon.")
+                raise UserError(
+                    f"{self.file}:{self.line(left)}: a key that is not a text. Write a text before the colon."
+                )
             if left.value == "<<" and left.style is None:
                 given = self.value(right)
                 merged += given if isinstance(given, LocatedList) else [given]
@@ -135,7 +137,7 @@ class _Reading:
             found.lines[left.value] = self.line(left)
         for other in merged:
             if not isinstance(other, LocatedObject):
-                raise UserError(f"{self.file}:{self.line(node)}: << merges what is no mapping. Name a mapping.")
+                raise UserError(f"{self.file}:{self.line(node)}: << merges what is not a mapping. Name a mapping.")
             for key, value in other.items():
                 if key not in found:
                     found[key], found.lines[key] = value, other.lines[key]
@@ -158,7 +160,7 @@ class _Reading:
         if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
         if _DATE.fullmatch(text) or _ODD.fullmatch(text):
-            raise UserError(f"{where}: {text} is no text and no number of JSON. Write it in quotes.")
+            raise UserError(f"{where}: {text} is neither a text nor a number of JSON. Write it in quotes.")
         return text
 
 

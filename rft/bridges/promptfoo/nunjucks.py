@@ -69,8 +69,8 @@ def resolved(variables: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def rendered(variables: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fill the templates of the variables themselves, as a prompt that is no JSON sees them. A text
-    that names an unknown variable stays as it is."""
+    """Fill the templates of the variables themselves, as a prompt that is not JSON sees them. A
+    text that names an unknown variable stays as it is."""
     found = dict(variables)
     for key, value in variables.items():
         if isinstance(value, str) and all(_knows(name, variables) for name in _PLAIN.findall(value)):

@@ -33,7 +33,7 @@ def check(schema: Any, where: str) -> None:
     try:
         jsonschema_rs.Draft7Validator(schema)
     except (jsonschema_rs.ValidationError, ValueError) as error:
-        raise UserError(f"{where} is no JSON schema: {str(error).splitlines()[0]}. Fix it.") from None
+        raise UserError(f"{where} is not a JSON schema: {str(error).splitlines()[0]}. Fix it.") from None
 
 
 def _read(schema: Any, where: str) -> None:

@@ -50,7 +50,7 @@ def _with_text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise TypeError(f"the answer has a key that is no text: {key!r:.40}")
+                raise TypeError(f"the answer has a key that is not a text: {key!r:.40}")
             _with_text_keys(value[key])
     elif isinstance(value, list | tuple):
         for item in value:

@@ -10,8 +10,8 @@ answers is worth nothing.
 
 The answers come back as lines of JSON and are compared here (rft/grading/code_under_test/plain.py).
 Nothing else on that channel is believed. Each line must be the answer of the next case: a line too
-many, one that is no answer, or one out of order, and none counts. Lines before the candidate was
-stopped do count, because each is a right answer or not by itself.
+many, one that is not an answer, or one out of order, and none counts. Lines before the candidate
+was stopped do count, because each is a right answer or not by itself.
 """
 
 from __future__ import annotations
@@ -122,18 +122,18 @@ def judge_answers(
     of, why = len(calls), exit_reason(outcome)
     last = lines.pop() if lines else b""
     if outcome.truncated or (last and not why):
-        return Verdict(0, of, "unjudgeable_answer", why or "wrote something that is no answer")
+        return Verdict(0, of, "unjudgeable_answer", why or "wrote something that is not an answer")
     if not lines:
         return Verdict(0, of, "unjudgeable_answer", why or "ended while its module was loaded")
     try:
         loaded, *answers = map(plain.read, lines)
     except plain.NotPlain as error:
-        return Verdict(0, of, "unjudgeable_answer", f"wrote something that is no answer: {clip(str(error))}")
+        return Verdict(0, of, "unjudgeable_answer", f"wrote something that is not an answer: {clip(str(error))}")
     if loaded != {"loaded": True} or loaded["loaded"] is not True:
         raised = loaded.get("raised") if isinstance(loaded, dict) else None
         return Verdict(0, of, "unjudgeable_answer", f"cannot be loaded: {clip(str(raised or 'it does not say why'))}")
     if len(answers) > of or not all(_is_answer(answer, case) for case, answer in enumerate(answers)):
-        return Verdict(0, of, "unjudgeable_answer", "wrote something that is no answer")
+        return Verdict(0, of, "unjudgeable_answer", "wrote something that is not an answer")
     failures: list[str] = []
     passed = 0
     for case, answer in enumerate(answers):

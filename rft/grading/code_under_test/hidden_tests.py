@@ -133,7 +133,7 @@ def _check(base: Base, tests: Mapping[str, str], modules: Sequence[str]) -> None
         raise UserError("Hidden tests need at least one file of tests, and the modules that they import.")
     for name in tests:
         if not _NAME.fullmatch(name):
-            raise UserError(f"{name!r} is no name for a file of hidden tests. Use one such as test_median.py.")
+            raise UserError(f"{name!r} is not a name for a file of hidden tests. Use one such as test_median.py.")
     missing = [str(needed) for needed in command.python_folders() if needed not in base.binds]
     if missing:
         raise UserError(

@@ -15,7 +15,7 @@ from rft.errors import UserError
 
 
 class NotPlain(ValueError):
-    """A text that is no JSON, or is ambiguous: NaN, or one key twice."""
+    """A text that is not JSON, or is ambiguous: NaN, or one key twice."""
 
 
 def read(text: bytes) -> Any:
@@ -72,7 +72,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise NotPlain(f"{name} is no JSON")
+    raise NotPlain(f"{name} is not JSON")
 
 
 def _finite(digits: str) -> float:

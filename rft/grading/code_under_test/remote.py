@@ -48,13 +48,13 @@ _ARITHMETIC = (
     "lshift",
     "rshift",
 )
-_NO_ANSWER = "the candidate's process wrote something that is no answer"
+_NO_ANSWER = "the candidate's process wrote something that is not an answer"
 _OPERATORS = (*_COMPARE, *_ARITHMETIC, "getitem", "setitem", "delitem")
 _UNARY = {"int": int, "float": float, "index": operator.index, "abs": abs, "neg": operator.neg, "round": round}
 
 
 def pack(value: Any, export: Callable[[Any], Any]) -> Any:
-    """Write a value as JSON. `export` writes what is no plain value."""
+    """Write a value as JSON. `export` writes what is not a plain value."""
     kind = type(value)
     if kind in _SCALARS or (kind is float and math.isfinite(value)):
         return value
@@ -70,7 +70,7 @@ def pack(value: Any, export: Callable[[Any], Any]) -> Any:
 
 
 def unpack(data: Any, make: Callable[[list[Any]], Any]) -> Any:
-    """Read a value. `make` makes what is no plain one."""
+    """Read a value. `make` makes what is not a plain one."""
     if type(data) is not list:
         return data
     match data:
@@ -428,7 +428,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         made = RemoteModule(spec.name)
         found = self._line.ask("import", spec.name)
         if not isinstance(found, Remote):
-            raise ImportError(f"{spec.name} is no module")
+            raise ImportError(f"{spec.name} is not a module")
         made.__dict__.update(_rft_line=self._line, _rft_number=found.__dict__["_rft_number"])
         return made
 

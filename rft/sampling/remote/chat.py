@@ -281,7 +281,7 @@ def _text(message: Mapping[str, Any], key: str) -> str:
 def _calls(calls: Any, turn: int) -> tuple[ToolCall, ...]:
     """Read calls with the server's ids. A missing or repeated id is replaced: results need them."""
     if not isinstance(calls, list):
-        raise Malformed("message.tool_calls is no list")
+        raise Malformed("message.tool_calls is not a list")
     read: dict[str, ToolCall] = {}
     for number, call in enumerate(calls):
         given = call.get("id") if isinstance(call, dict) else None
@@ -301,7 +301,7 @@ def _call(call: Any, call_id: str) -> ToolCall:
     if isinstance(arguments, dict):  # some servers give the object itself
         return ToolCall(call_id, name, json.dumps(arguments, ensure_ascii=False))
     if not isinstance(arguments, str):
-        return ToolCall(call_id, name, "", f"the arguments of {name} are no JSON text")
+        return ToolCall(call_id, name, "", f"the arguments of {name} are not JSON text")
     if not arguments:  # some servers write nothing for a tool without parameters
         return ToolCall(call_id, name, "{}")
     try:

@@ -35,7 +35,7 @@ __all__ = ["KNOWN", "OWN", "Format", "Row", "extend", "recognize", "roots"]
 HEAD = 256 << 10
 """Bytes that are enough to recognize a format by."""
 MOST_LINES = 1000
-"""Lines of them that are looked at one by one: there may be 100,000 that are no JSON."""
+"""Lines of them that are looked at one by one: there may be 100,000 that are not JSON."""
 
 
 def _own(block: bytes, first_line: int, source: str) -> Numbered:

@@ -64,7 +64,7 @@ def written(role: str, content: str | None, calls: Sequence[Message] = (), call_
 
 
 def text(content: Any, key: str) -> str | None:
-    """Join the parts of a content. Raises Unreadable for a part that is no text, such as an
+    """Join the parts of a content. Raises Unreadable for a part that is not a text, such as an
     image."""
     if content is None or isinstance(content, str):
         return content

@@ -257,7 +257,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -63,7 +63,7 @@ def _kind(item: Item) -> Any:
 
 
 def described(item: Item) -> dict[str, Any]:
-    """Return the attributes that are no payload, as `traffic.unit` and `traffic.columns` may name
+    """Return the attributes that are not payload, as `traffic.unit` and `traffic.columns` may name
     them."""
     return {
         key: value

@@ -23,7 +23,7 @@ from rft.traffic.formats.row import Read, Unreadable, listing, mapping, name_of
 from rft.traffic.quoting import shown
 
 _UNSEEN = frozenset({"reasoning", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction"})
-"""Items that are no part of what was said or done."""
+"""Items that are not a part of what was said or done."""
 _CALL, _REPLY = "_call", "_call_output"
 
 

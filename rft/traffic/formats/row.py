@@ -47,7 +47,7 @@ Numbered = Iterator[tuple[int, Row | str]]
 
 
 class Unreadable(Exception):
-    """A record that is no conversation. Its text says why, the class of trouble first."""
+    """A record that is not a conversation. Its text says why, the class of trouble first."""
 
 
 def parse(text: str | bytes) -> Any:
@@ -75,7 +75,7 @@ _DECODER = msgspec.json.Decoder()
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def loaded(value: Any) -> Any:
