@@ -1,9 +1,9 @@
 """Start agent-rft with its own packages on the import path, and nobody else's.
 
-`rft`, `tasks` and `flows` are names that other programs use, too: a user's repository has a
-`tasks.py`, or its environment another package named `rft`. Python would import those first where
-the current folder or PYTHONPATH comes first. So everything of ours starts here, in a module whose
-name is the distribution's own:
+Other programs use the names `rft`, `tasks` and `flows`, too: a user's repository may have a
+`tasks.py`, or its environment another package named `rft`. Python imports those first where the
+current folder or PYTHONPATH comes first. So each process of ours starts in this module, which has
+the name of the distribution:
 
     rft            the command line
     rft-stage      one stage of the ladder, as DVC starts it: the engine in RFT_ENGINE, else ours
@@ -26,11 +26,11 @@ from importlib.machinery import PathFinder
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ENGINE = "RFT_ENGINE"
-"""The folder that holds the engine of a run, where it is not this one: a worktree of a development
+"""The folder that holds the engine of a run, if it is not this one. A worktree of a development
 clone has an engine of its own, with the user's edits."""
 FLOWS = "RFT_FLOWS"
-"""The folder that holds the flows of `rft up`, where it is not this one: Prefect imports the module
-of this name that is in the current folder, which may be a clone."""
+"""The folder that holds the flows of `rft up`, if it is not this one. Prefect imports the module
+`agent_rft` of the current folder, which may be a clone."""
 
 
 def rft() -> int:
@@ -57,8 +57,8 @@ def __getattr__(name: str) -> object:
 
 
 def _own_path(folder: str, *packages: str, on_path: bool = True) -> None:
-    """Take foreign folders off the import path, and put ours on it. Ends the process where a
-    package of ours is missing, or would come from elsewhere."""
+    """Take foreign folders off the import path, and put ours on it. Ends the process if a package
+    of ours is missing, or would come from elsewhere."""
     foreign = {os.path.realpath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     foreign |= {os.getcwd(), os.path.realpath(site.getusersitepackages())}
     kept = [place for place in sys.path if place and os.path.realpath(place) not in foreign - {folder}]
@@ -75,8 +75,8 @@ def _own_path(folder: str, *packages: str, on_path: bool = True) -> None:
 
 
 class _Alone:
-    """Finds the engine, and nothing else that lies beside it. A child may run under an interpreter
-    of the user's (recipe.python), whose own packages come first."""
+    """Finds the engine, and nothing else that lies beside it. A child may run under the user's own
+    interpreter (recipe.python), whose packages come first."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         return PathFinder.find_spec(name, [HERE]) if name == "rft" else None

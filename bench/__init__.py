@@ -1,7 +1,6 @@
-"""The figures that the project promises: what each is worth here, against its bound. `make figures`
-lists them.
+"""The figures that the project promises: each is measured, and compared with its bound.
 
-A module of this folder is one family of figures; its `FIGURES` names them. `bench/figure.py` runs
-one, `bench/measure.py` holds what a figure returns, `bench/watch.py` runs a command and watches its
-processes, `results/` is what was measured last.
+`make figures` lists them. A module of this folder is one family of figures; its `FIGURES` names
+them. `bench/figure.py` runs one. `bench/measure.py` defines what a figure returns.
+`bench/watch.py` runs a command and watches its processes. `results/` holds the latest measurements.
 """

@@ -1,13 +1,13 @@
-"""What somebody can do to a clone so that its past looks another: tricks for `audit_tamper`.
+"""What somebody can do to a clone to change how its past looks: tricks for `audit_tamper`.
 
-Each case says what is asked afterwards, and which link it breaks: the audit must name that very
-link, by what it goes from and what it goes to. `RUN` and `COMMIT` in a pattern stand for the run
-that is attacked and its revision. Where nothing can be asked any more, because the ledger itself is
-damaged, the error must hold the words.
+Each case says what is asked afterwards, and which link it breaks. The audit must name that very
+link by its source and its target. `RUN` and `COMMIT` in a pattern stand for the attacked run and
+its revision. If the ledger itself is damaged, no audit is possible: then the error must hold the
+words of `says`.
 
-The places of runs are those of audit_world.CHOSEN, from 1 on: the 3rd trained on the 2nd's weights,
-on examples of its window; the 5th is a prompt alone, on the 3rd's weights; the 4th and the 10th
-start from a given base model; the 6th had uncommitted edits; the 9th nobody asked to promote.
+A run is named by its place in audit_world.CHOSEN, beginning with 1. The 3rd trained on the 2nd's
+weights, on examples of its window. The 5th is only a prompt, on the 3rd's weights. The 4th and the
+10th start from a given base model. The 6th had uncommitted edits. Nobody asked to promote the 9th.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BROKEN = ("altered", "missing")
 class Case:
     name: str
     place: int
-    """Of the run that is attacked."""
+    """The place of the attacked run."""
     attack: Trick
     breaks: tuple[tuple[str, str], ...] = ()
-    """Any of these links: patterns of its source and of its target."""
+    """The audit must name one of these links: patterns of its source and of its target."""
     says: str = ""
-    """Words of the error that ends the audit, where the ledger cannot be read."""
+    """Words of the error that ends the audit if the ledger cannot be read."""
     asks: str = "version"
     """`version` of that run, `run`, or `entry:KIND` of that run."""
     states: tuple[str, ...] = BROKEN
@@ -60,7 +60,7 @@ def _wrote(stage: str, path: str) -> tuple[tuple[str, str], ...]:
 
 
 def _outs(scene: Scene, place: int) -> Iterator[tuple[str, str, str, str]]:
-    """(stage, its output, what lies there, MD5): files, lists of folders, and files in folders."""
+    """Yield (stage, its output, path, MD5) for files, lists of folders, and files in folders."""
     for stage, row in scene.lock(place)["stages"].items():
         for out in row["outs"]:
             yield stage, out["path"], out["path"], out["md5"]
@@ -70,7 +70,7 @@ def _outs(scene: Scene, place: int) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _once(scene: Scene, place: int) -> Iterator[tuple[str, str, str, str]]:
-    """Without bytes that another output has too: there the links of both break."""
+    """Leave out bytes that another output has, too: then the links of both break."""
     found = [*_outs(scene, place)]
     md5s = [md5 for *_, md5 in found]
     yield from (each for each in found if md5s.count(each[3]) == 1)
@@ -134,7 +134,7 @@ _IN_REVISION = (
 
 
 def objects(scene: Scene) -> Iterator[Case]:
-    """Other bytes under the name of an object: Git itself does not look."""
+    """Put other bytes under the name of an object: Git itself does not check."""
     revision = (("run:RUN", "revision:COMMIT"),)
     for path in _IN_REVISION:
         name = f"{path} of the revision, overwritten under its name in Git"
@@ -157,7 +157,7 @@ def objects(scene: Scene) -> Iterator[Case]:
     alone = scene.revision(UNASKED)
     name = "the commit of a revision that nobody asked to promote, overwritten"
     yield Case(name, UNASKED, lambda s: s.overwrite(alone, _shifted), revision, asks="run")
-    for place in (TRAINED, EDITED):  # the ledger carries it as a parent, so reading the chain finds it
+    for place in (TRAINED, EDITED):  # it is a parent in the ledger, so reading the chain finds it
         commit = scene.revision(place)
         text = commit[:10]
         name = f"the commit of run {place}'s revision"
@@ -166,7 +166,7 @@ def objects(scene: Scene) -> Iterator[Case]:
 
 
 def _shifted(content: bytes) -> bytes:
-    """One letter in the middle is another."""
+    """Change one letter in the middle."""
     place = len(content) // 2
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
@@ -228,8 +228,8 @@ def _on_main(place: int) -> Trick:
 
 # -- a revision that was written anew --------------------------------------------------------------
 def revisions(scene: Scene) -> Iterator[Case]:
-    """Of a run that no signed entry names, with all else that names its revision forged to fit: it
-    must not fit in itself."""
+    """Rewrite the revision of a run that no signed entry names. All unsigned names of it are forged
+    to fit, but the revision must not be consistent in itself."""
 
     def case(name: str, attack: Callable[[Scene], dict[str, bytes | None]], *breaks: tuple[str, str]) -> Case:
         def forged(scene: Scene) -> None:
@@ -242,7 +242,7 @@ def revisions(scene: Scene) -> Iterator[Case]:
             f"{section}.{key} changed",
             lambda s, section=section, key=key: {"params.yaml": _param(s, section, key)},
             ("stage:RUN/*", "parameters:*"),
-            ("entry:*", "run:RUN"),  # of a setting that no stage of this clone reads
+            ("entry:*", "run:RUN"),  # for a setting that no stage of this clone reads
         )
     engine = ("data/engine/PINS.json", "data/engine/gate.json")
     for path in (*engine, "rft/errors.py", "rft/files.py", "rft/stopping.py", "rft/__main__.py"):
@@ -364,7 +364,7 @@ def _replaced(path: str, found: bytes, put: bytes) -> Callable[[Scene], dict[str
 
 
 def _swapped(stage: str) -> Callable[[Scene], dict[str, bytes | None]]:
-    """The first output of a stage becomes that of another run, in the stage's own row alone."""
+    """Replace the first output of a stage by another run's, only in the stage's own row."""
 
     def attack(scene: Scene) -> dict[str, bytes | None]:
         lock = _yaml(_show(scene, "dvc.lock"))
@@ -405,7 +405,7 @@ def _setting(stage: str) -> Callable[[Scene], dict[str, bytes | None]]:
 
 
 def _edited(path: str, key: str, value: object) -> Callable[[Scene], dict[str, bytes | None]]:
-    """A report with another value, and its hash wherever dvc.lock names it."""
+    """Change a value of a report, and its hash everywhere in dvc.lock."""
 
     def attack(scene: Scene) -> dict[str, bytes | None]:
         told = json.loads(scene.object(scene.at(UNASKED).outs[path].md5).read_bytes())
@@ -538,7 +538,7 @@ def _delete_run(scene: Scene, place: int) -> None:
 
 # -- the ledger ------------------------------------------------------------------------------------
 def ledger(scene: Scene) -> Iterator[Case]:
-    """Reading it ends at once. Its own figure is `ledger_tamper`; here an audit must not get by."""
+    """Damage the ledger: an audit must end when it reads it. `ledger_tamper` is its own figure."""
     for kind in ("registration", "request", "approval", "promotion", "override"):
         place = EDITED
         each = scene.entry(kind, place)
@@ -577,8 +577,8 @@ def ledger(scene: Scene) -> Iterator[Case]:
 
 
 def _suspected(scene: Scene) -> Iterator[Case]:
-    """An owner says that an approver's key fell into other hands: nothing was altered, and what it
-    approved since then is doubtful."""
+    """An owner says that an approver's key fell into other hands. Nothing was altered, but what the
+    key approved since then is doubtful."""
     from tasks.ledger import keys
     from tasks.ledger.policy import Compromised
     from tasks.promotion import acts
@@ -637,6 +637,6 @@ def others(scene: Scene) -> Iterator[Case]:
         path = f"data/inbox/window-{place:03}.jsonl"
         name = f"the window of run {place}"
         put = b'{"conversation_id": "c-1"}\n'
-        states = (*BROKEN, "not verifiable")  # a window makes room for the next one under its name
+        states = (*BROKEN, "not verifiable")  # the next window may have taken its name
         yield Case(f"{name}, replaced", place, lambda s, p=path, b=put: s.write(s.root / p, b), window, states=states)
         yield Case(f"{name}, gone", place, lambda s, p=path: (s.root / p).unlink(), window, states=states)

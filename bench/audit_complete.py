@@ -1,9 +1,9 @@
 """The figure of completeness: an audit finds all that rests on a conversation, and nothing else.
 
-A year is lived (audit_world.py), and asked about from both ends: which conversations is this
-version behind, and which runs and versions rest on this conversation? Each answer is compared with
-a search through every revision that uses nothing of ours (audit_search.py). A conversation more or
-less, or a version more or less, is one difference.
+A year is simulated (audit_world.py), and questions are asked from both ends: on which conversations
+does this version rest, and which runs and versions rest on this conversation? Each answer is
+compared with a search through every revision that uses none of our code (audit_search.py). Each
+conversation or version that is missing or too many is one difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNS, ENTRIES, ASKED = 64, 300, 50
 
 def audit_complete(args: list[str]) -> Figure:
     """50 conversations and 50 versions of a year, asked about upwards and downwards: answers that
-    differ from a search by force (0)."""
+    differ from an exhaustive search (0)."""
     small = "--small" in args
     runs, entries, asked = (7, 45, 6) if small else (RUNS, ENTRIES, ASKED)
     with tempfile.TemporaryDirectory() as place, audit_world.entered(Path(place)):
@@ -58,7 +58,7 @@ def audit_complete(args: list[str]) -> Figure:
 
 
 def upwards(clone: Clone, found: Found, conversation: str) -> str:
-    """What differs; empty when nothing does."""
+    """Say what differs. Empty: nothing does."""
     from tasks.audit.upwards import Sought
 
     audit = _asked(clone, Sought("conversation", conversation))
@@ -89,7 +89,7 @@ def _asked(clone: Clone, sought: Sought) -> Audit:
 
 
 def _runs(audit: Audit) -> set[str]:
-    """Those that hold what was sought."""
+    """Return the runs that hold what was sought."""
     return {link.source.removeprefix("run:") for link in audit.links if link.target == audit.root}
 
 

@@ -1,10 +1,10 @@
-"""What `dvc commit` does to a worktree, in a tenth of its time: the cache's objects, and dvc.lock.
+"""Writes what `dvc commit` writes, in a tenth of its time: objects of the cache, and dvc.lock.
 
 The figures of audits need a year of runs, and DVC takes a second and a half for each. So the lock
 is written here, byte for byte as DVC writes it: tests/bench/test_audit_world.py compares the two.
-Hashes are those of DVC 3: the MD5 of a file's bytes, and for a folder that of a JSON list of its
-files. Only `params` are formatted by DVC's own writer, because how YAML breaks a long line is not
-worth repeating.
+Hashes are those of DVC 3: the MD5 of a file's bytes, or for a folder the MD5 of a JSON list of its
+files. Only `params` are formatted by DVC's own writer, because it is not worth repeating how YAML
+breaks a long line.
 """
 
 from __future__ import annotations
@@ -132,11 +132,12 @@ def _told(params: dict[str, Any], name: str) -> Any:
 
 
 _PARAMS: dict[str, str] = {}
-"""DVC's writer takes 10 ms for each stage, and most stages have the settings of the run before."""
+"""A cache: DVC's writer takes 10 ms for each stage, and most stages have the settings of the run
+before."""
 
 
 def _params(values: dict[str, Any], stage: str) -> str:
-    """As DVC writes it, at its place: how long lines are broken depends on how far they are in."""
+    """Write params as DVC does, at their place: the indent decides where long lines are broken."""
     from dvc.utils.serialize._yaml import _get_yaml  # pyright: ignore[reportPrivateUsage]
 
     key = json.dumps([stage, values], sort_keys=True)

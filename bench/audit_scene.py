@@ -1,8 +1,8 @@
 """A copy of a small year, and the tools of somebody who tampers with it: for `audit_tamper`.
 
-The tricks themselves are in audit_attacks.py. Here are the means: other bytes under an old name, a
-revision written anew, a tag in MLflow. Whoever tampers can write every file of the clone, and has
-no key that the ledger knows.
+The tricks themselves are in audit_attacks.py. Here are the tools: other bytes under an old name, a
+rewritten revision, a tag in MLflow. The attacker can write every file of the clone, but has no key
+that the ledger knows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tasks.ledger.book import Ledger
 
 _SHARED = (".git/objects", ".dvc/cache")
-"""Written once and never changed by anybody honest: copies are links."""
+"""Nobody honest changes these once they are written, so copies are links."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Scene:
 
     @property
     def store(self) -> Path:
-        """DVC's remote."""
+        """The folder of DVC's remote."""
         return self.root.parent / audit_world.STORE
 
     def run(self, place: int) -> str:
-        """By its place in the year: the first is 1."""
+        """Return a run by its place in the year. The first is 1."""
         return self.runs[place - 1]
 
     def revision(self, place: int) -> str:
@@ -62,7 +62,7 @@ class Scene:
         return Revision(self.clone, self.revision(place))
 
     def number(self, place: int) -> int:
-        """The version that a run became."""
+        """Return the version that a run became."""
         made = self.ledger.state.promotions.values()
         return next(each.number for each in made if each.run == self.run(place))
 
@@ -70,7 +70,7 @@ class Scene:
         return self.at(place).model
 
     def entry(self, kind: str, place: int) -> Stored:
-        """The first entry of this kind that is about a run."""
+        """Return the first entry of this kind that is about a run."""
         asked = self.ledger.state.request(self.run(place))
         for each in self.ledger.stored:
             act: Any = each.entry.act
@@ -81,7 +81,7 @@ class Scene:
 
     # -- files -------------------------------------------------------------------------------------
     def write(self, path: Path, content: bytes) -> None:
-        """Other bytes in a new file: the old one may be a link to that of another copy."""
+        """Write a new file, because the old one may be a link to another copy's file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(content)
@@ -90,7 +90,7 @@ class Scene:
         return cached(self.clone, md5)
 
     def flip(self, md5: str, place: float = 0.5) -> None:
-        """One bit of an object in the cache."""
+        """Flip one bit of an object in the cache."""
         content = bytearray(self.object(md5).read_bytes())
         content[int(place * (len(content) - 1))] ^= 4
         self.write(self.object(md5), bytes(content))
@@ -108,7 +108,7 @@ class Scene:
 
     # -- Git ---------------------------------------------------------------------------------------
     def overwrite(self, name: str, change: Callable[[bytes], bytes]) -> None:
-        """Other bytes under the name of an object of Git."""
+        """Put other bytes under the name of an object of Git."""
         kind = git(self.root, "cat-file", "-t", name)
         content = change(git_bytes(self.root, "cat-file", kind, name))
         file = self.root / ".git/objects" / name[:2] / name[2:]
@@ -120,7 +120,7 @@ class Scene:
     def rewrite(
         self, place: int, changes: dict[str, bytes | None], message: Callable[[str], str] = lambda text: text
     ) -> str:
-        """A revision with other files, under the same run's name. Its ref stays where it is."""
+        """Make a revision with other files, under the same run's name. Its ref is not moved."""
         commit = self.revision(place)
         with tempfile.TemporaryDirectory() as scratch:
             index = Path(scratch) / "index"
@@ -158,7 +158,7 @@ class Scene:
         return yaml.load(git_bytes(self.root, "show", f"{self.revision(place)}:dvc.lock"), yaml.CSafeLoader)
 
     def relocked(self, place: int, path: str, content: bytes) -> bytes:
-        """dvc.lock with other bytes for an output, named wherever it was written and read."""
+        """Return a dvc.lock with other bytes for an output, in each row that names the output."""
         kept, lock = self.keep(content), self.lock(place)
         for stage in lock["stages"].values():
             for row in (*stage["deps"], *stage["outs"]):
@@ -173,7 +173,7 @@ class Scene:
         return tracking.client(self.clone)
 
     def registered(self, place: int) -> Any:
-        """The version in MLflow's registry that stands for a run."""
+        """Return the version in MLflow's registry that stands for a run."""
         found = self.mlflow().search_model_versions(f"name = '{self.model(place)}'")
         return next(each for each in found if each.tags.get("rft.champion") == str(self.number(place)))
 
@@ -189,7 +189,7 @@ def from_world(world: World) -> Scene:
 
 
 def copy(scene: Scene, folder: Path) -> Scene:
-    """The clone and DVC's remote, in another folder."""
+    """Copy the clone and DVC's remote into another folder."""
     for name in (scene.root.name, audit_world.STORE):
         source = scene.root.parent / name
         if source.exists():
@@ -210,7 +210,7 @@ def _copied(source: Path, target: Path) -> None:
 
 
 def places(scene: Scene) -> Iterator[int]:
-    """Of the runs that became champion."""
+    """Yield the places of the runs that became champion."""
     promoted = {each.run for each in scene.ledger.state.promotions.values()}
     for place, run in enumerate(scene.runs, 1):
         if run in promoted:

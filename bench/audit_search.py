@@ -1,14 +1,14 @@
-"""Which conversations does a version rest on? The same question as an audit's, answered by force.
+"""On which conversations does a version rest? An exhaustive search for what an audit should answer.
 
-Every revision of every run is read, with `git`, readers of JSON, YAML and Parquet, and nothing of
-ours: no module of `rft` or `tasks` is imported here, and no hash is checked. What an audit says is
-compared with this (bench/audit_complete.py).
+Every revision of every run is read with `git` and readers of JSON, YAML and Parquet. None of our
+code is used: no module of `rft` or `tasks` is imported here, and no hash is checked. An audit's
+answers are compared with this (bench/audit_complete.py).
 
-A run rests on the conversations of its window. A version's weights come from its run where the
-challenger was promoted; where only its prompt was, from the champion that the run began with. And
-weights that were trained from the champion's rest on that champion. A champion that has no weights
-of its own adds nothing: there it is the base model. So a version rests on its run's
-window and on all that the versions rest on from which its weights came.
+A run rests on the conversations of its window. If the challenger was promoted, the version's
+weights come from its run. If only its prompt was, they come from the champion that the run began
+with. Weights that were trained from the champion's weights rest on that champion. A champion
+without weights of its own adds nothing, because it is the base model. So a version rests on its
+run's window, and on everything that the versions behind its weights rest on.
 """
 
 from __future__ import annotations

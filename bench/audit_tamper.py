@@ -1,13 +1,13 @@
-"""The figure of the tampered lineage: whatever is done to what a version rests on, its audit names
-the link that broke, and nothing is named where nobody touched anything.
+"""The figure of the tampered lineage: does an audit name the link that broke, and no other?
 
-Each case is a copy of a small year (audit_world.py), one trick (audit_attacks.py), one question.
-That the answer is alarmed does not count: among the links that it calls broken must be the one that
-was attacked, by what it goes from and what it goes to. Where the ledger itself is damaged, no audit
-begins, and the error must name the place.
+Each case is a copy of a small year (audit_world.py), one trick (audit_attacks.py), one question. An
+alarm is not enough: among the links that the answer calls broken must be the attacked one, with its
+source and its target. If the ledger itself is damaged, no audit begins, and the error must name the
+place.
 
-The clean audits are of every version, run and entry of several years that differ. What nobody can
-verify, such as that a run which nobody asked to promote is named by no signature, is not an alarm.
+The clean audits are of every version, run and entry of several different years. Nothing may be
+named there. A link that nobody can verify is not an alarm: for example, no signature names a run
+that nobody asked to promote.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def made(folder: Path, seed: int, runs: int = RUNS) -> Scene:
 
 
 def attempt(root: Path, scene: Scene, cases: Iterable[Case]) -> dict[str, str | None]:
-    """Case -> what was said instead of naming its link; None where it was named."""
+    """Return case -> what was said instead of its link. None: the link was named."""
     found: dict[str, str | None] = {}
     for case in cases:
         with tempfile.TemporaryDirectory(dir=root) as place:
@@ -89,12 +89,12 @@ def asked(scene: Scene, what: str) -> Audit | Exception:
 
     try:
         return audit.ask(scene.clone, audit.Question(what), report_line=audit_world.silent)
-    except Exception as error:  # one that is not ours is a traceback, and names nothing
+    except Exception as error:  # an error that is not ours is a traceback, and names nothing
         return error
 
 
 def missed(scene: Scene, case: Case, found: Audit | Exception) -> str | None:
-    """What was said instead of naming the link that the case broke; None where it was named."""
+    """Return what was said instead of the link that the case broke. None: the link was named."""
     if isinstance(found, Exception):
         is_named = bool(case.says) and isinstance(found, RftError) and case.says in str(found)
         return None if is_named else f"{type(found).__name__}: {found}"
@@ -112,8 +112,8 @@ def _filled(scene: Scene, case: Case, pattern: str) -> str:
 
 
 def clean(scene: Scene, most: int) -> tuple[list[str], int]:
-    """Ask about everything that nobody touched. Returns what was named all the same, and how many
-    questions there were."""
+    """Ask about everything in a clone that nobody touched. Returns what was named all the same, and
+    the number of questions."""
     state = scene.ledger.state
     every = [f"{each.model}@{each.number}" for each in state.promotions.values()] + scene.runs
     every += [f"{model}@beginning" for model in state.moves] + [*map(str, range(1, state.number + 1))]
@@ -129,7 +129,7 @@ def clean(scene: Scene, most: int) -> tuple[list[str], int]:
 
 
 def fetches(root: Path, scene: Scene, most: int) -> list[str]:
-    """Remove objects here alone: they are at DVC's remote, and an audit fetches them by hash."""
+    """Remove objects only here. DVC's remote has them, and an audit must fetch them by hash."""
     place = audit_attacks.TRAINED
     alarms: list[str] = []
     outs = [*scene.at(place).outs.values()]

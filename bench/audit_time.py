@@ -1,8 +1,9 @@
 """The figure of an audit's time: a year of 50 runs and 1,000 entries.
 
-Everything is hashed again each time: Git's objects, DVC's bytes, the whole ledger. Only the
-signatures that this clone has verified before are believed, as for any command; those that a model
-rests on are verified again. Measured as people ask, at the command line, in a process of its own.
+Everything is hashed again each time: Git's objects, DVC's bytes, the whole ledger. As in any
+command, signatures that this clone has verified before are believed. Those that a model rests on
+are verified again. Each audit is measured as people start it, at the command line, in its own
+process.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def audit_time(args: list[str]) -> Figure:
 
 
 def _ask(clone: Clone, what: str) -> float:
-    """Seconds of `rft audit`. Raises where a link is broken."""
+    """Return the seconds of `rft audit`. Raises if a link is broken."""
     command = [sys.executable, "-P", "-m", "flows.cli", "audit", what]
     environment = os.environ | {"PYTHONPATH": str(audit_world.ROOT)}
     began = time.monotonic()

@@ -1,15 +1,15 @@
-"""A simulated year of a clone: what an audit is asked about, for the figures of audits.
+"""A simulated year of a clone, for the figures of audits: they ask about it.
 
-`year(folder, runs, entries)` lives it: two agents, people who approve, reject, override and roll
-back, windows of traffic that overlap, prompts and weights that follow on each other, other
-packages, recipes, graders and base models. Git, the ledger, SSH keys, MLflow, DVC's cache and
-dvc.lock are real, and written by the functions of production. Only three things are played: the
-stages (their files were made beforehand, tests/sample_reports.py), the clock, and whatever takes
-seconds without being asked here: `dvc commit` (audit_lock.py) and reading a chain again that this
-process has just written.
+`year(folder, runs, entries)` simulates it. There are two agents, people who approve, reject,
+override and roll back, windows of traffic that overlap, and prompts and weights that build on each
+other. Packages, recipes, graders and base models change. Git, the ledger, SSH keys, MLflow, DVC's
+cache and dvc.lock are real, and written by the functions of production. Only three things are
+simulated. The stages only leave files that were made beforehand (tests/sample_reports.py). The
+clock is moved. And two slow things that are not the question here are replaced: `dvc commit`
+(audit_lock.py), and reading a chain that this process has just written.
 
-The plot of each run is drawn from a seed: same seed, same year, up to keys and signatures. The
-first runs are chosen, so that a small world has some of everything.
+The plot of each run is drawn from a seed. The same seed gives the same year, except for keys and
+signatures. The first runs are chosen, so that a small world has some of everything.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 BEGAN = datetime.fromisoformat("2025-01-06T08:00:00+00:00")
 DAYS = 300
-"""The rest of the year goes by while people decide."""
+"""The days between the runs. The rest of the year passes while people decide."""
 MODELS = ("tiny", "given")
 GIVEN = "data/models/base"
 WINDOW, OVERLAP = 40, 10
-"""Conversations of a window, and how many of them were in the window before."""
+"""How many conversations a window has, and how many of them were in the window before."""
 STORE = "store"
 
 Outcome = Literal["promote", "prompt_only", "reject", "inconclusive", "drift_stop"]
@@ -109,11 +109,11 @@ class World:
     scripted: Scripted
     rng: Random
     entries: int
-    """How many there are to be at the end of the year, at least."""
+    """How many entries there must be at the end of the year, at least."""
     runs: list[str] = field(default_factory=list[str])
     clock: datetime = BEGAN
     ledger: Ledger | None = None
-    """Kept while the year is lived."""
+    """The ledger, kept in memory during the simulation."""
     test_seed: int = 0
     base: int = 0
 
@@ -133,8 +133,8 @@ class World:
 def year(
     folder: Path, runs: int = 50, entries: int = 1000, seed: int = 0, at: Callable[[int, Clone], None] | None = None
 ) -> World:
-    """Live a year in `folder/clone`. `at` is called after each run, with how many there are, the
-    ledger as long as it is then. Call within `entered`."""
+    """Simulate a year in `folder/clone`. Call it within `entered`. After each run `at` is called
+    with the number of runs; the ledger then has its length of that time."""
     world = _begin(folder, entries, seed)
     with _simulated(world):
         world.passes(seconds=1)
@@ -152,7 +152,7 @@ def year(
 @contextlib.contextmanager
 def entered(place: Path) -> Iterator[None]:
     """Set the environment of this process and its children."""
-    # tests/ladder_clone.py and its parts name each other without their package
+    # tests/ladder_clone.py and its parts import each other without the name of their package
     sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
     before = dict(os.environ)
     os.environ.update(
@@ -202,14 +202,14 @@ def _simulated(world: World) -> Iterator[None]:
         try:
             yield
         finally:
-            # MLflow tells its children, and the next world would write into this one's store
+            # MLflow sets it for its children, and the next world would write into this one's store
             for name in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE", "MLFLOW_TRACKING_URI"):
                 os.environ.pop(name, None)
             os.environ.update(before)
 
 
 def _checkout(clone: Clone, tree: Path, *arguments: str) -> str:
-    """`dvc checkout FOLDER.dvc`, the only command that the making of a run needs."""
+    """Do `dvc checkout FOLDER.dvc`, the only command that is needed to make a run."""
     command, pointer = arguments
     assert command == "checkout", arguments
     row = yaml.safe_load((tree / pointer).read_text())["outs"][0]
@@ -221,7 +221,7 @@ def _checkout(clone: Clone, tree: Path, *arguments: str) -> str:
 
 
 def _read_anew(world: World) -> None:
-    """As the next command does: everything is verified, and remembered."""
+    """Read as the next command does: everything is verified, and remembered."""
     from tasks.ledger import book
 
     assert world.ledger is not None
@@ -317,7 +317,7 @@ def _stages() -> list[str]:
 
 
 def _change(world: World, number: int, plot: Plot) -> None:
-    """What somebody edits before the run."""
+    """Edit what somebody edits before the run."""
     root, recipe = world.scripted.root, world.scripted.root / "recipes" / plot.model
     if plot.change in ("recipe", "edits"):
         with (recipe / "tools.py").open("a") as file:
@@ -348,7 +348,7 @@ def _params(world: World, number: int, plot: Plot) -> config.Params:
 
 
 def conversations(number: int) -> list[dict[str, Any]]:
-    """The window of a run: some of its conversations were in the window before, and a few are
+    """Make the window of a run. Some of its conversations were in the window before, and a few are
     much older."""
     first = number * (WINDOW - OVERLAP)
     ids = [*range(first, first + WINDOW), *(range(5 * (number // 7), 5 * (number // 7) + 3) if number % 3 == 0 else ())]
@@ -443,7 +443,7 @@ def _policy(world: World, data: Path, tree: Path, plot: Plot) -> str:
 
 
 def _prompt(data: Path, number: int) -> None:
-    """A prompt that was found is another one in each run."""
+    """Give each run a different prompt that was found."""
     report = reports.read(reports.PromptReport, data / "prompt/report.json")
     if report.found:
         winner = report.winner.model_copy(update={"system": f"{report.winner.system} Run {number}."})
@@ -463,7 +463,7 @@ def _train(data: Path, number: int) -> None:
 
 
 def _arms(data: Path, champion: reports.Champion, base: str) -> None:
-    """Each arm names the weights that it played with."""
+    """Name in each arm the weights that it played with."""
     train = reports.read(reports.TrainReport, data / "train/report.json")
     report = reports.read(reports.ChallengerReport, data / "challenger/report.json")
     served = champion.weights_sha256 or base
@@ -477,7 +477,7 @@ def _arms(data: Path, champion: reports.Champion, base: str) -> None:
 
 
 def _reword(kind: type[Any], path: Path, number: int) -> None:
-    """No two runs have the same numbers; here they have other words."""
+    """Reword the reports of a run: no two real runs have the same numbers."""
     report = reports.read(kind, path)
     reports.write(report.model_copy(update={"reason": f"{report.reason} (run {number})"}), path)
 
@@ -519,7 +519,7 @@ def _approve(world: World, record: Any, plot: Plot) -> None:
 
 
 def _open(world: World, record: Any) -> None:
-    """Somebody reads rollouts on the test set. It is retired, and later runs have another."""
+    """Let somebody read rollouts of the test set. It is retired, and later runs have another."""
     from tasks.promotion import retiring
 
     source = retiring.of_run(world.clone, record.name, record.revision)
@@ -528,7 +528,7 @@ def _open(world: World, record: Any) -> None:
 
 
 def _move_alias(world: World, model: str) -> None:
-    """Somebody points MLflow at the version before, and the next command sets it right."""
+    """Let somebody point MLflow to the version before. The next command corrects it."""
     from tasks.display import tracking
     from tasks.promotion import projections
 
@@ -550,8 +550,8 @@ def _roll_back(world: World, model: str) -> None:
 
 
 def _chatter(world: World, length: int) -> None:
-    """What else happens in a ledger, up to its length at this time of the year: other people and
-    rules, aliases set right, looks of runs in other clones that came to nothing."""
+    """Write what else happens in a ledger, up to its length at this time of the year. People and
+    rules change, aliases are corrected, and runs in other clones look without a result."""
     from tasks.ledger import book
 
     with book.opened(world.clone, report_line=silent) as ledger:
@@ -568,7 +568,7 @@ def _set_right(world: World, ledger: Ledger) -> None:
 
 
 def _looks_elsewhere(world: World, ledger: Ledger) -> None:
-    """A look at a test set of its own, and its list of examples, as another clone shared it."""
+    """Add a look at its own test set, with its list of examples, as another clone shared it."""
     from tasks.ledger import spending
     from tasks.ledger.entry import Registration
     from tasks.promotion import counting
@@ -609,18 +609,18 @@ def _other_rules(world: World, ledger: Ledger) -> None:
 
 # -- small things ----------------------------------------------------------------------------------
 def share(world_folder: Path) -> None:
-    """Give DVC's remote all that the cache holds."""
+    """Copy all that the cache holds to DVC's remote."""
     clone = Clone(world_folder / "clone")
     shutil.copytree(clone.dvc_cache / "files", world_folder / STORE / "files", dirs_exist_ok=True)
 
 
 def revision(clone: Clone, run: str) -> str:
-    """The commit that a run was recorded as."""
+    """Return the commit that a run was recorded as."""
     return clone.git("for-each-ref", "--format=%(objectname)", f"refs/exps/*/*/{run}")
 
 
 def silent(_: str) -> None:
-    """For what an act says on the way."""
+    """Drop what an act reports on the way."""
 
 
 def _write(path: Path, text: str) -> None:

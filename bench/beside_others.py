@@ -1,14 +1,14 @@
-"""The figure of company: how much slower does the arithmetic get beside one and two busy programs?
+"""The figure of company: how much slower is the arithmetic beside one and two busy programs?
 
-Four units of work: 20 steps of the demo's warm start, 24 rows of its sampling, two of its training
-steps, and one training step of SmolLM2 on four rollouts. Each runs in a process of its own that
-makes a unit whenever it is asked to, and again in a second one as the code was before, whose helper
-threads spin for as long as libgomp likes. Both are started once and take turns; beside them
-nothing, one or two programs count without an end. While one is measured the other one sleeps.
+There are four units of work: 20 steps of the demo's warm start, 24 rows of its sampling, two of its
+training steps, and one training step of SmolLM2 on four rollouts. Each kind has two processes that
+make a unit when they are asked to. One runs the code of today. The other one runs as the code was
+before: its helper threads spin as long as libgomp likes. Both are started once and take turns, and
+one sleeps while the other is measured. Beside them run no, one or two programs that loop forever.
 
-A ratio is one of neighbors: of a unit beside others to the last quiet one of the same process, and
-of a quiet unit to that of the code before. Fair shares of two cores are 1.5 and 2.0 times. All
-units of one kind must leave the same bytes.
+A ratio compares neighbors: a unit beside others with the last quiet unit of the same process, and a
+quiet unit with that of the code before. With fair shares of two cores, the times are 1.5 and 2.0.
+All units of one kind must leave the same bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROUNDS = 5
 WARM_STEPS, SFT_SAMPLES, TRAIN_STEPS = 20, 400, 2
 ROWS, PROMPT, NEW = 24, 200, 96
 BEFORE = {"GOMP_SPINCOUNT": "300000"}
-"""What libgomp does when nobody says anything."""
+"""What libgomp does by default."""
 BUSY = "while True: pass"
 
 

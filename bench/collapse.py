@@ -1,17 +1,16 @@
-"""The figure of collapses: does a training that destroys its policy ever reach the look at the test
-set, and is an honest one ever stopped?
+"""The figure of collapses: does a training that destroys its policy reach the look at the test set?
 
-Ten seeds of the agent that `rft new` writes, each warm-started once, are trained with 1, 3, 10 and
-30 times the default learning rate: 40 trainings. Each has a twin that nobody watches, so that what
-is true can be told: a training collapsed if its weights earn less than half of what the policy
-earned before it, on the test examples.
+It also measures whether an honest training is ever stopped. Ten seeds of the agent that `rft new`
+writes, each warm-started once, are trained with 1, 3, 10 and 30 times the default learning rate: 40
+trainings. Each has a twin that nobody watches, which shows the truth. A training collapsed if its
+weights earn less than half of what the policy earned before it, on the test examples.
 
     reaches the look    a watched training left weights, and these earn less than half
-    honest, stopped     a watched training ended without weights, while its twin's earn at least as
-                        much as the policy did before
-    fell for nothing    a watched training went back at least once, while its twin's earn as much.
-                        It costs steps and nothing else, so it has no bound. At high rates a twin
-                        may fall and recover
+    honest, stopped     a watched training ended without weights, but its twin's weights earn at
+                        least as much as the policy did before
+    fell for nothing    a watched training went back at least once, but its twin's weights earn as
+                        much. That only costs steps, so it has no bound. At high rates a twin may
+                        fall and recover
 
 The stages are the product's own, in one process per seed. What each seed found is kept in
 bench/results/ladders/, and is not measured again by the same code. `ARGS` may name the seeds to
@@ -66,8 +65,8 @@ def collapse(args: list[str]) -> Figure:
 
 
 def figure_of(rows: list[dict[str, Any]]) -> Figure:
-    """Count. A row has `times`, `before`, `after` (None: it left no weights), `falls` and
-    `twin`."""
+    """Count over the rows. A row has `times`, `before`, `after` (None: it left no weights), `falls`
+    and `twin`."""
     reached = [row for row in rows if row["after"] is not None and row["after"] < row["before"] / 2]
     honest = [row for row in rows if row["twin"] >= row["before"]]
     stopped = [row for row in honest if row["after"] is None]
@@ -125,8 +124,8 @@ def _measure(seed: int) -> list[dict[str, Any]]:
 
 
 def _trained(warm: Path, place: Path, params: Any, watch: bool) -> tuple[float | None, int]:
-    """Return what the weights earn that training leaves (None: it leaves none), and how often it
-    went back."""
+    """Return what the trained weights earn (None: there are none), and how often training went
+    back."""
     from rft import reports, stage_files
     from rft.stages import train
     from rft.trainer.collapse import Guard

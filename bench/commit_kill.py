@@ -1,16 +1,14 @@
-"""The figure of the commit: kill -9 between a stage's end and dvc.lock. Nothing that took minutes
-is done a second time.
+"""The figure of the commit: kill -9 between a stage's end and dvc.lock. No long work is repeated.
 
-A stage that has ended is not safe yet: DVC hashes its outputs, moves them into its cache and writes
-dvc.lock, and a start after a kill in between begins by emptying the stage's folder. The tests'
-tiny ladder is run twice under real DVC, stage by stage. One run is left alone. In the other, DVC
-kills itself at each stage three times: before it hashes, when it has hashed and cached nothing, and
-when everything is cached and dvc.lock is not written. Then the stage is started as a run does it.
+A stage that has ended is not safe yet. DVC hashes its outputs, moves them into its cache and writes
+dvc.lock. If it is killed in between, the next start begins by emptying the stage's folder. The
+tests' tiny ladder is run twice under real DVC, stage by stage. One run is left alone. In the other,
+DVC kills itself three times at each stage: before it hashes, before it caches, and before it writes
+dvc.lock. Then the stage is started as in a run.
 
-Evidence comes from those who did the work, not from what the stage says of it: the recipe's tools
-and grader write a line for each call that reaches them, and each optimizer step leaves one. Both
-runs must have the same lines, stage by stage, and the same bytes in every stage's files (wall
-times aside).
+The evidence does not come from the stage's own reports. The recipe's tools and grader write a line
+for each call that reaches them, and each optimizer step leaves a line. Both runs must have the same
+lines, stage by stage, and the same bytes in every stage's files (except wall times).
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from bench.measure import Figure, Part
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("policy", "baseline", "prompt", "train", "challenger")
-"""Those that take minutes."""
+"""The stages that take minutes."""
 MOMENTS = {"ended": "save", "hashed": "commit", "cached": "dump"}
 """What DVC had done when it was killed -> what it was about to begin."""
 
@@ -138,7 +136,7 @@ def commit_kill(args: list[str]) -> Figure:
 
 
 def _prepared(folder: Path) -> Path:
-    """A tree as a run has it, up to the examples; its stages are counted from here on."""
+    """Make a tree as a run has it, up to the examples. From here on its stages count their work."""
     from rft import config, files, reports, stage_files
     from tasks.runs import engine
     from tests import ladder, tiny_recipe
@@ -175,7 +173,7 @@ def _prepared(folder: Path) -> Path:
 
 
 def _stage(tree: Path, stage: str) -> float:
-    """As a run does it; seconds."""
+    """Run a stage as a run does. Returns its seconds."""
     from tasks.runs import repro
 
     began = time.monotonic()
@@ -185,7 +183,7 @@ def _stage(tree: Path, stage: str) -> float:
 
 
 def _killed(tree: Path, stage: str, moment: str) -> tuple[int, float]:
-    """Exit code and seconds."""
+    """Run a stage that is killed at `moment`. Returns its exit code and seconds."""
     environment = os.environ | {
         "RFT_STATE": str(tree / ".rft"),
         "DVC_SITE_CACHE_DIR": str(tree / ".rft/dvc"),
@@ -202,7 +200,7 @@ def _killed(tree: Path, stage: str, moment: str) -> tuple[int, float]:
 
 
 def _counted(tree: Path) -> Counter[str]:
-    """Since it was asked last."""
+    """Return what was counted since the last call."""
     path = tree / "counted"
     found = Counter(path.read_text().splitlines()) if path.exists() else Counter[str]()
     path.unlink(missing_ok=True)

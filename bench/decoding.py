@@ -1,14 +1,13 @@
-"""The figure `decoding_bfloat16`: does a policy learn as well from rollouts that were sampled in
-bfloat16 (`train.decoding`), and what is gained?
+"""The figure `decoding_bfloat16`: does a policy learn as well from rollouts sampled in bfloat16?
 
-The ICD-10 agent, warm-started once, is trained with all weights by three seeds, once with each
-format. Each is judged in float32 on the same 288 unseen notes at temperature 1; the difference is
-paired by note and seed, with a two-level bootstrap. It must not be worse than `WORSE`. How far the
-samplers' log-probabilities were from the policy's, and how often an importance weight met its cap,
-is read from the trainings' own metrics.
+It also measures what `train.decoding` gains. The ICD-10 agent, warm-started once, is trained with
+all weights by three seeds, once with each format. Each is judged in float32 on the same 288 unseen
+notes at temperature 1. The difference is paired by note and seed, with a two-level bootstrap. It
+must not be worse than `WORSE`. The trainings' own metrics say how far the samplers'
+log-probabilities were from the policy's, and how often an importance weight met its cap.
 
-The speed is SmolLM2's: the rows of `real_speed`, in both formats by turns. The embedded policy
-gains nothing, because its products are small.
+The speed is measured on SmolLM2: the rows of `real_speed`, in both formats by turns. The embedded
+policy gains nothing, because its products are small.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bench.measure import Figure, Part
 from bench.smollm import FOLDER
 
 WORSE = 0.05
-"""F1 that the interval's low end may be below float32's."""
+"""By how much F1 the interval's low end may be below float32's."""
 FASTER = 1.2
 ROUNDS = 3
 

@@ -1,9 +1,8 @@
-"""The demo's figures: how long from nothing, how long again, and whether kill -9 changes what comes
-out.
+"""The demo's figures: the time of a first run and of a second, and whether kill -9 changes results.
 
-All are measured in a clone of HEAD under .rft/bench, never in the working tree: `demo` is set up
-from nothing and runs the demo; `killed` is the same commit, driven by the environment of the first,
-and killed once in each stage.
+All are measured in a clone of HEAD under .rft/bench, never in the working tree. The clone `demo` is
+set up from nothing and runs the demo. The clone `killed` has the same commit, uses the environment
+of the first, and is killed once in each stage.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench"
 DRIVER = "import sys; from flows.cli import main; sys.exit(main())"
 WALL_TIMES = {"timing.json"}
-"""Files that are times: outside every claim of equal bytes."""
+"""Files that hold times: no claim of equal bytes includes them."""
 
 
 def demo_time(args: list[str]) -> Figure:
-    """Seconds of `make setup` from nothing and of `make demo` after it, and the demo's peak memory,
-    in a fresh clone."""
+    """Seconds of `make setup` and then `make demo` in a fresh clone, and the demo's peak memory."""
     clone, setup, demo = _fresh_demo(args)
     if setup.rc or demo is None or demo.rc:
         return failed(
@@ -55,8 +53,8 @@ def demo_again(args: list[str]) -> Figure:
 
 
 def demo_kill(args: list[str]) -> Figure:
-    """Files that differ after kill -9 in each stage and a new start each time, against a demo that
-    nobody disturbed."""
+    """Files that differ between a demo that was killed in each stage and started again, and a demo
+    that nobody disturbed."""
     clone = _finished_demo(args)
     if clone is None:
         return failed("differing files", f"the undisturbed demo failed: see {_told(PLACE / 'demo')}")
@@ -100,11 +98,11 @@ def demo_kill(args: list[str]) -> Figure:
 
 
 def published(clone: Path, reaching: str = "gate", folder: str = ".") -> dict[str, str]:
-    """File -> hash over every DVC out of the whole runs of the agent in `folder`, wall times left
-    out.
+    """Return file -> hash over every DVC out of the whole runs of the agent in `folder`. Wall times
+    are left out.
 
-    A run is a revision below refs/exps whose dvc.lock reaches the gate, or another stage; folders
-    are opened through the cache's own lists.
+    A run is a revision below refs/exps whose dvc.lock reaches the gate, or another stage. Folders
+    are read through the cache's own lists.
     """
     files: dict[str, str] = {}
     for revision in _runs(clone, reaching, folder):
@@ -125,7 +123,7 @@ def _files(clone: Path, path: str, md5: str) -> list[tuple[str, str]]:
 
 
 def _runs(clone: Path, reaching: str = "gate", folder: str = ".") -> list[str]:
-    """The revisions of whole runs, in order of name; the demo makes one."""
+    """Return the revisions of whole runs, in order of name. The demo makes one."""
     lock = Path(folder, "dvc.lock")
     refs = _git(clone, "for-each-ref", "--format=%(refname)", "refs/exps").split()
     locks = {ref: yaml.safe_load(_git(clone, "show", f"{ref}:{lock}", check=False) or "{}") for ref in refs}
@@ -133,13 +131,13 @@ def _runs(clone: Path, reaching: str = "gate", folder: str = ".") -> list[str]:
 
 
 def _decision(clone: Path) -> Any:
-    """What the gate decided, read from the cache."""
+    """Read the gate's decision from the cache."""
     md5 = published(clone)["data/gate/decision.json"]
     return json.loads((clone / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).read_text())["decision"]
 
 
 def _finished_demo(args: list[str]) -> Path | None:
-    """The clone in which this commit's demo has run to its end; made now if there is none."""
+    """Return the clone in which this commit's demo has run to its end. Make it if there is none."""
     try:
         kept = json.loads((PLACE / "demo.json").read_text())
     except FileNotFoundError:
@@ -151,7 +149,7 @@ def _finished_demo(args: list[str]) -> Path | None:
 
 
 def _fresh_demo(args: list[str]) -> tuple[Path, Watched, Watched | None]:
-    """Set up and run from nothing; the durations of the stages are kept beside the clone."""
+    """Set up and run from nothing. The durations of the stages are kept beside the clone."""
     (PLACE / "demo.json").unlink(missing_ok=True)
     clone = _clone("demo")
     _print_line("make setup, from nothing")
@@ -168,7 +166,7 @@ def _fresh_demo(args: list[str]) -> tuple[Path, Watched, Watched | None]:
 
 
 def _clone(name: str) -> Path:
-    """HEAD, and nothing that is not committed."""
+    """Clone HEAD, without anything that is not committed."""
     clone = PLACE / name
     shutil.rmtree(clone, ignore_errors=True)
     PLACE.mkdir(parents=True, exist_ok=True)

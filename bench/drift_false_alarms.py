@@ -1,18 +1,19 @@
 """The figure of drift under its null: how often is a window called drifted that has not changed?
 
-Both windows of a pair are drawn from the same population (bench/drift_worlds.py), and compared as
-in a run: 16 features, their q-values and thresholds, with the settings that ship. A pair counts
-if any feature is called drifted: at most a share `drift.alpha` of them may. The worlds differ in
-how conversations depend on each other: not at all; by users of 5, 10 and 30 conversations, with 30
-% and 50 % of what a conversation is belonging to its user; in bursts; and in how unlike the
-windows are in size and users. Each rate has its exact interval, and holds unless its lower 95 %
-limit lies above what was promised: at 1 %, and at 2 false alarms a year with weekly windows.
+Both windows of a pair are drawn from the same population (bench/drift_worlds.py). They are compared
+as in a run: 16 features, their q-values and thresholds, with the settings that ship. A pair counts
+if any feature is called drifted. At most a share `drift.alpha` of the pairs may count. The worlds
+differ in how conversations depend on each other: not at all, through users, or in bursts. Users
+have 5, 10 and 30 conversations, and 30 % and 50 % of a conversation's traits belong to its user.
+Worlds also differ in how unlike the windows are in size and users. Each rate has its exact
+interval. It holds unless its lower 95 % limit lies above the promise: 1 %, and 2 false alarms a
+year with weekly windows.
 
-Real traffic also differs from day to day. How that is borne is shown beside, in worlds where a
-share of what a conversation is belongs to its day; and what it would be if days did not count.
+Real traffic also differs from day to day. So there are also worlds where a share of a
+conversation's traits belongs to its day. They show the rate with and without a look at days.
 
-Beside each stands what the q-values alone would have called, whatever the effect; and, on fewer
-pairs, what they would have called had every conversation been counted as independent.
+Beside each rate stands what the q-values alone would have called, whatever the effect. On fewer
+pairs it is also shown what they would have called if every conversation were independent.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ DAYS = (
 
 @dataclass(slots=True)
 class Tally:
-    """Pairs of a world in which anything was called."""
+    """Counts the pairs of a world in which anything was called."""
 
     pairs: int = 0
     drifted: int = 0
@@ -79,7 +80,7 @@ FIGURES = {"drift_false_alarms": drift_false_alarms}
 
 
 def measured(world: World, number: int, num: int, num_naive: int, seed: int = 0) -> Tally:
-    """Compare so many pairs of a world, a few of them also as if conversations were independent."""
+    """Compare `num` pairs of a world, a few of them also as if conversations were independent."""
     tally = Tally()
     for n in range(num):
         reference, current = pair(world, (seed, number, n))
@@ -103,8 +104,7 @@ def measured(world: World, number: int, num: int, num_naive: int, seed: int = 0)
 
 
 def _between_days(world: World, number: int) -> Iterator[Part]:
-    """Compare windows whose days differ, as is done and as it would be done without a look at
-    days."""
+    """Compare windows whose days differ, once as a run does and once without a look at days."""
     seeing = blind = 0
     for n in range(DAY_PAIRS):
         reference, current = pair(world, (1, number, n))
@@ -139,7 +139,7 @@ def _parts(name: str, tally: Tally, num_naive: int) -> Iterator[Part]:
 
 
 def _rate(what: str, count: int, num: int, nominal: float | None = None) -> Iterator[Part]:
-    """A share with its exact interval and, where one is promised, its bound."""
+    """Yield a share with its exact interval and, if one is promised, its bound."""
     share = stats.exact_interval(count, num)
     yield Part(what, share.value, "share", low=share.low, high=share.high, n=num)
     if nominal is not None:

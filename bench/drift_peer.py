@@ -44,7 +44,7 @@ def verdicts(held: dict[str, Any]) -> dict[str, bool]:
             score = float(metric["value"])
             by_p = any(name in method for name in P_VALUES)
             out[column] = score < threshold if by_p else score >= threshold
-    # Of text it tells the AUC, but not what it was compared with: what is left of the count is it.
+    # For text it gives the AUC, but not the threshold. So the rest of the count is the text's.
     assert len(text) <= 1
     return out | {name: count > sum(out.values()) for name in text}
 

@@ -1,15 +1,15 @@
 """The figure of drift that is there: how often is it seen?
 
-Twelve kinds of change, each small and large, are made in windows of 1,000 conversations by users
-of five (bench/drift_worlds.py), and the windows compared as bench/drift_false_alarms.py does. A
-cell is one kind and size: the share of its pairs in which the feature that was changed is called
-drifted. At the larger size it must be 80 % in each kind whose true effect lies above its
-threshold; the true effect is that between two windows of 20,000 independent conversations, and for
-text, whose effect depends on how much there is to learn from, the mean over the pairs.
+Twelve kinds of change, each small and large, are made in windows of 1,000 conversations, where each
+user has five (bench/drift_worlds.py). The windows are compared as in bench/drift_false_alarms.py. A
+cell is one kind and size: the share of its pairs in which the changed feature is called drifted. At
+the larger size the share must be 80 % in each kind whose true effect lies above its threshold. The
+true effect is measured between two windows of 20,000 independent conversations. For text, whose
+effect depends on how much there is to learn from, it is the mean over the pairs.
 
 Beside each stands how often Evidently's default preset calls the same column, on a few pairs, in
-an environment of its own. It corrects for no multiple testing and no users, so it calls much that
-did not move too: how many columns, of the other ones, is told.
+its own environment. Evidently corrects neither for multiple testing nor for users, so it also calls
+much that did not move: the number of other columns that it calls is shown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ FIGURES = {"drift_power": drift_power}
 
 
 def measured(kind: Kind, is_large: bool, num: int, seed: int = 0) -> Cell:
-    """Compare so many pairs with that change."""
+    """Compare `num` pairs with that change."""
     feature, *sizes = CHANGES[kind]
     change, settings = Change(kind, sizes[is_large]), Drift()
     number = list(CHANGES).index(kind) * 2 + is_large
@@ -94,7 +94,7 @@ def measured(kind: Kind, is_large: bool, num: int, seed: int = 0) -> Cell:
 
 
 def true_effect(change: Change) -> float:
-    """Measure the effect where noise is small."""
+    """Measure the effect on large windows, where noise is small."""
     reference, current = pair(LARGE, (0,), change)
     feature, *_ = CHANGES[change.kind]
     sides = [window.profile.features[feature] for window in (reference, current)]
@@ -129,7 +129,7 @@ def _peer_parts(cells: list[Cell], num: int) -> Iterator[Part]:
 
 
 def _called(cells: list[Cell], num: int, folder: Path) -> Mapping[str, dict[str, bool]]:
-    """Hand it the rows, and read what it called."""
+    """Give Evidently the rows, and read what it called."""
     for number, cell in enumerate(cells):
         for n in range(num):
             sides = pair(WORLD, (0, list(CHANGES).index(cell.kind) * 2 + cell.is_large, n, 1),
@@ -140,7 +140,7 @@ def _called(cells: list[Cell], num: int, folder: Path) -> Mapping[str, dict[str,
             }
             text = ["phrasing"] if cell.kind in ("other topics", "other phrasing") else []
             for side in ("reference", "current"):
-                if not text:  # its classifier takes ten times as long as all the rest
+                if not text:  # the classifier for text takes ten times as long as all the rest
                     del held[side]["phrasing"]
             path = folder / f"pair-{number:02}-{n}.json"
             path.write_text(json.dumps(held | {"text": text, "numbers": NUMBERS}))

@@ -1,17 +1,17 @@
 """How fast a window is profiled and compared: 1,000,000 conversations x 15 features.
 
-The window is a snapshot on disk: ten numbers of different kinds (normal, heavy-tailed, years,
-counts, with nulls) and five categories of 3 to 2,000 values, of 100,000 users, one of whom has
-written each text. Three things do the same on one thread each:
+The window is a snapshot on disk. It has ten numbers of different kinds (normal, heavy-tailed,
+years, counts, with nulls) and five categories of 3 to 2,000 values. Its conversations belong to
+100,000 users. Three programs do the same on one thread each:
 
     DuckDB     the floor: reads the columns, histograms on edges that are given, groups by value
     ours       profiles the snapshot with counts per group of users, and compares it with a
                reference profile, with p-values, noise and false-discovery control
     Evidently  its default preset over two data frames in memory, in its own environment
 
-Text is apart: `vocabulary` and `phrasing` look at one conversation of each of 2,000 users. Memory
-is the peak of a process that does nothing else. Ten times the rows must take ten times as long, in
-the same memory.
+Text is measured separately: `vocabulary` and `phrasing` look at one conversation of each of 2,000
+users. Memory is the peak of a process that does nothing else. Ten times the rows must take ten
+times as long, in the same memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROUNDS = 3
 TEXTS = 5_000
 """Distinct texts: writing a million of them would measure the writing."""
 NUMBERS = ("age", "amount", "days", "gap", "items", "price", "ratio", "score", "year")
-"""Beside `input_words`, the tenth."""
+"""The numbers beside `input_words`, which is the tenth."""
 CATEGORIES = {"country": 50, "device": 3, "plan": 10, "product": 2000, "topic": 200}
 COLUMNS = ("input_words", *(f"own_{name}" for name in (*NUMBERS, *CATEGORIES)))
 
@@ -111,9 +111,9 @@ def _against_evidently(reference: Path, window: Path, seconds: float, small: boo
 
 # -- rows ------------------------------------------------------------------------------------------
 def _made(name: str, rows: int, seed: int) -> Path:
-    """Return a folder of parts, which is made once."""
+    """Return a folder of parts. It is made only once."""
     folder = FOLDER / f"{name}-{rows}"
-    ready = folder / "ready-2"  # 1 had no times
+    ready = folder / "ready-2"  # ready-1 had no times
     if not ready.exists():
         print(f"[drift_speed] making {rows:,} conversations", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -195,7 +195,7 @@ def _profile(folder: Path, profile_file: Path) -> dict[str, Any]:
 
 
 def _columns_profiled(folder: Path) -> Any:
-    """Profile the numbers and categories alone, without the sample's text."""
+    """Profile only the numbers and categories, without the sample's text."""
     from rft.drift import counting
     from rft.drift.parts import count_parts, tasks_of
     from rft.reports import Profile
@@ -226,7 +226,7 @@ def _ours(folder: Path, profile_file: Path) -> dict[str, Any]:
 
 
 def _comparison() -> Callable[[Any, Any], list[Any]]:
-    """Return what compares two profiles with the settings of a run."""
+    """Return a function that compares two profiles with the settings of a run."""
     from rft.config import Drift
 
     try:

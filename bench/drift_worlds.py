@@ -1,15 +1,14 @@
-"""Worlds in which to try the statistics of drift: windows of traffic, of which the truth is known.
+"""Worlds in which to try the statistics of drift: windows of traffic whose truth is known.
 
 A world says how conversations depend on each other. Conversations belong to users, and a share
-`icc` of what makes a conversation what it is belongs to its user: how long it is, what it is
-about, which tool is called, how slowly it is answered. In a bursty world the number of calls has a
-heavy tail, and the calls of one conversation resemble each other. Where days differ, a share
-`of_day` belongs to the day.
+`icc` of a conversation's traits belongs to its user: its length, its topic, which tool is called,
+how slowly it is answered. In a bursty world the number of calls has a heavy tail, and the calls of
+one conversation resemble each other. If days differ, a share `of_day` belongs to the day.
 
 A window has 16 features of every kind that a profile has: numbers with and without heavy tails,
-categories of 2 to 400 values, lists, words and text. They are counted as a profile counts them,
-per group of users (rft/traffic/schema.py), words and text on one conversation per user. What is
-injected on purpose is a `Change`: one thing, more or less of it.
+categories of 2 to 400 values, lists, words and text. They are counted as a profile counts them, per
+group of users (rft/traffic/schema.py). Words and text are counted on one conversation per user. A
+`Change` is what is injected on purpose: more or less of one thing.
 
 Arrays: N = conversations, C = calls, W = words, in the order of the conversations.
 """
@@ -71,11 +70,11 @@ class World:
     reference: int = 1000
     current: int = 1000
     per_user: int = 1  # conversations of one user
-    reference_per_user: int | None = None  # where the reference differs
+    reference_per_user: int | None = None  # if it differs in the reference
     icc: float = 0.0
     bursty: bool = False
     days: int = 7
-    reference_days: int | None = None  # where the reference differs
+    reference_days: int | None = None  # if it differs in the reference
     of_day: float = 0.0
 
 
@@ -108,13 +107,13 @@ _WORDS = [*_WHOLE, *(round(32.5 * 1.1**k, 2) for k in range(1, 90))]
 _SECONDS = [round(0.01 * 2 ** (k / 4), 6) for k in range(73)]
 _AMOUNTS = [round(2 ** (k / 4), 6) for k in range(-20, 60)]
 TEXTS = 200
-"""Conversations of a side in the sample of text: its classifier takes the cube of their number."""
+"""Conversations of a side in the sample of text. The classifier's time grows with their cube."""
 TOPICS, TEMPLATES, VOCABULARY, TOOLS, SHAPES, PRODUCTS = 12, 6, 2000, 8, 30, 400
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """Words have a hash; topics have words of their own; a template is an opening of six words."""
+    """Each word has a hash, each topic has its own words, and a template is six opening words."""
 
     hash_W: Any
     topics_TW: Any  # cumulative shares
@@ -141,7 +140,7 @@ def zipf(num: int, power: float = 1.0) -> Any:
 
 
 class _Drawer:
-    """Draws what one window is made of. Every trait has a user's part and a conversation's own."""
+    """Draws the traits of one window. Each has a user's part and a conversation's own part."""
 
     def __init__(self, num: int, per_user: int, world: World, rng: np.random.Generator) -> None:
         self.num, self.rng, self.icc = num, rng, world.icc if per_user > 1 else 0.0
@@ -162,8 +161,8 @@ class _Drawer:
         return np.minimum(np.searchsorted(np.cumsum(shares), ndtr(self.normal())), len(shares) - 1)
 
     def favorite(self, shares: Any) -> Any:
-        """Nominal: a conversation takes its user's favorite, or any. Two of a user agree by chance,
-        or in a share icc."""
+        """Draw a nominal trait: a conversation takes its user's favorite, or any value. Two
+        conversations of a user agree by chance, or in a share icc."""
         of_user = self.rng.choice(len(shares), self.num_users, p=shares)[self.user_N]
         of_day = self.rng.choice(len(shares), self.num_days, p=shares)[self.day_N]
         own = self.rng.choice(len(shares), self.num, p=shares)
@@ -246,7 +245,7 @@ def window(
 
 
 def _called(draw: _Drawer, call_N: Any, shares: Any, world: World) -> Any:
-    """Which tool a call goes to: the conversation's favorite, or any."""
+    """Draw the tool of each call: the conversation's favorite, or any."""
     favorite = draw.favorite(shares)[call_N]
     own = draw.rng.choice(len(shares), len(call_N), p=shares)
     alike = max(world.icc, 0.7 if world.bursty else 0.2)
@@ -254,15 +253,15 @@ def _called(draw: _Drawer, call_N: Any, shares: Any, world: World) -> Any:
 
 
 def _one_per_user(draw: _Drawer, at_most: int = 2000) -> Any:
-    """Pick one conversation of each user, of so many users at most."""
+    """Pick one conversation of each user, for a limited number of users."""
     order = draw.rng.permutation(draw.num)
     _, first = np.unique(draw.user_N[order], return_index=True)
     return draw.rng.permutation(order[first])[:at_most]
 
 
 def _spoken(topic_N: Any, length_N: Any, rephrased: float, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Draw the words, and the conversation of each: an opening, then half of a topic, half of
-    none."""
+    """Draw the words, and the conversation of each word. After an opening, half of the words belong
+    to a topic, and half to none."""
     known, num = language(), len(topic_N)
     word_N = np.repeat(np.arange(num), length_N)
     uniform = rng.random(len(word_N))
@@ -290,8 +289,7 @@ def _number(
 
 
 def _category(name: str, group: FeatureGroup, num: int, values: Any, of: Owners, n: int) -> tuple[str, Feature]:
-    """Count values as a profile does: words by bucket, and of other values the frequent ones by
-    name."""
+    """Count values as a profile does: words by bucket, and the frequent other values by name."""
     names = [f"{value:03}" for value in range(num)]
     if num == BUCKETS:
         held: tuple[Sequence[str], Any] = names, of.count(values, num)
@@ -301,7 +299,7 @@ def _category(name: str, group: FeatureGroup, num: int, values: Any, of: Owners,
         held = labels.on_values()
     counted = owners.fields(held[1])
     if num == BUCKETS:
-        counted["days"] = []  # the sample of words has none
+        counted["days"] = []  # the sample of words has no days
     return name, Feature(
         kind="category", group=group, statistic="total_variation", values=list(held[0]), n=n, **counted
     )

@@ -1,17 +1,18 @@
-"""A tool and grader server that breaks as it is told: a recipe's own server (rft/tools/server.py),
-in a process of its own, with faults in front.
+"""A tool and grader server that fails on demand.
+
+It is a recipe's own server (rft/tools/server.py) in a process of its own, with faults in front.
 
     with serving(recipe_folder) as url:
         tell(url, Faults(seed=3, error=0.05, hang=0.03))     POST /control; GET says what was done
 
-Every fault is a draw from a hash of (seed, rollout, call_id, number of the try), so a retry may
-succeed and an equal run meets equal faults. Trace ids are new in every run, so a rollout is known
-here as the n-th of its row, in order of arrival; the number of the try is counted here, too. Two
-faults are not a dice: an `outage` strikes all that a share of the rollouts ask for, and `breaks_on`
-strikes every call with that argument's value.
+Every fault is drawn from a hash of (seed, rollout, call_id, number of the try). So a retry may
+succeed, and an equal run meets equal faults. Trace ids are new in every run, so here a rollout is
+the n-th of its row, in order of arrival. The number of the try is counted here, too. Two faults are
+not drawn for each call: an `outage` makes all requests of a share of the rollouts fail, and
+`breaks_on` makes every call with that argument's value fail.
 
-A reset is a real RST (SO_LINGER 0); a hang keeps the connection and answers long after anybody's
-deadline; half of the truncated replies end before their Content-Length, the others are whole HTTP
+A reset is a real RST (SO_LINGER 0). A hang keeps the connection, and answers long after every
+deadline. Half of the truncated replies end before their Content-Length; the others are whole HTTP
 around half a JSON value.
 """
 
@@ -48,7 +49,7 @@ STOP_S = 5.0
 
 
 class Faults(BaseModel):
-    """What goes wrong from now on; shares of calls and grades, but for the last four."""
+    """What goes wrong from now on. All but the last four are shares of calls and grades."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,21 +62,21 @@ class Faults(BaseModel):
     oversized: float = 0.0
     oversized_bytes: int = 1_000_000
     latency_s: float = 0.0
-    """Of every tool call; a grade is answered at once."""
+    """Latency of every tool call. A grade is answered at once."""
     outage: float = 0.0
     """Share of rollouts whose calls and grade all fail (HTTP 503)."""
     outage_from_step: int = 0
-    """By X-RFT-Step."""
+    """The step is read from X-RFT-Step."""
     breaks_on: dict[str, Any] = {}
     """Argument -> value: calls that have it fail (HTTP 500)."""
 
     def draw(self, *parts: object) -> float:
-        """In [0, 1), a function of the seed and the words."""
+        """Return a number in [0, 1), a function of the seed and the words."""
         digest = hashlib.blake2b(json.dumps([self.seed, *parts]).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64
 
     def strikes(self, rollout: str, call_id: str, number: int) -> str:
-        """The fault of this try, or ''."""
+        """Return the fault of this try, or ''."""
         left = self.draw(rollout, call_id, number)
         for name in ("error", "hang", "reset", "truncated", "oversized"):
             if (left := left - getattr(self, name)) < 0:
@@ -85,7 +86,7 @@ class Faults(BaseModel):
 
 # -- the server ------------------------------------------------------------------------------------
 class Trouble:
-    """The faults in force, and what was done so far."""
+    """The present faults, and what was done so far."""
 
     def __init__(self) -> None:
         self.faults = Faults()
@@ -95,7 +96,7 @@ class Trouble:
         self.rows: Counter[str] = Counter()
 
     def rollout(self, body: dict[str, Any]) -> str:
-        """`n-0001 3`: the third rollout of that row that was heard of."""
+        """Name a rollout: `n-0001 3` is the third of row n-0001 that sent a request."""
         trace_id = str(body.get("trace_id"))
         if trace_id not in self.names:
             row = str((body.get("item") or {}).get("id"))
@@ -112,7 +113,7 @@ class Trouble:
             self.done.clear()
             self.names.clear()
             self.rows.clear()
-            gc.collect()  # or what was measured before is paid for by what comes now
+            gc.collect()  # else the next measurement pays for the garbage of the last
         return web.json_response(done)
 
     @web.middleware
@@ -184,8 +185,8 @@ def app(folder: Path) -> web.Application:
 # -- its life --------------------------------------------------------------------------------------
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The recipe's server as a process on a free port, faultless until told otherwise; its
-    address."""
+    """Start the recipe's server as a process on a free port, and yield its address. It has no
+    faults until `tell` is called."""
     command = [sys.executable, "-m", "bench.faulty_server", str(folder), "--parent", str(os.getpid())]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -205,8 +206,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def tell(url: str, faults: Faults) -> dict[str, int]:
-    """Sets the faults in force; returns what was done until now: fault ('fine': none) ->
-    requests."""
+    """Set the faults. Returns what was done until now: fault ('fine': none) -> requests."""
     reply = httpx.post(f"{url}/control", content=faults.model_dump_json(), timeout=30, trust_env=False)
     return reply.raise_for_status().json()
 

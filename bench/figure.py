@@ -2,11 +2,11 @@
 
     {"name", "value", "low", "high", "n", "unit", "bound", "holds"}
 
-and `parts` when it has several bounds, `reason` when it has no value
+There is also `parts` when it has several bounds, and `reason` when it has no value.
 
-`holds` is null when the figure cannot be measured here. Exit code 1 when it does not hold, or when
-what it measures broke. What it prints on the way goes to stderr. bench/results/NAME.json keeps the
-last line that has a value, with the commit and the machine in words.
+`holds` is null when the figure cannot be measured here. The exit code is 1 when it does not hold,
+or when what it measures broke. What it prints on the way goes to stderr. bench/results/NAME.json
+keeps the last line that has a value, with the commit and the machine in words.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def figures() -> dict[str, Callable[[list[str]], Figure]]:
-    """Name -> function, over all families."""
+    """Return name -> function, over all families."""
     found: dict[str, Callable[[list[str]], Figure]] = {}
     for info in pkgutil.iter_modules(bench.__path__):
         found |= getattr(importlib.import_module(f"bench.{info.name}"), "FIGURES", {})
@@ -65,7 +65,7 @@ def record(line: dict[str, Any], args: list[str], notes: dict[str, Any] | None =
 
 
 def commit() -> str:
-    """The commit that was measured, marked when files differ from it."""
+    """Return the commit that was measured, marked when files differ from it."""
     found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     status = subprocess.run(
         ["git", "status", "--porcelain", "--", ":!bench/results"], cwd=ROOT, capture_output=True, text=True
@@ -74,7 +74,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """In words that mean something elsewhere: no names."""
+    """Describe the machine without its name, which would mean nothing elsewhere."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cores": len(os.sched_getaffinity(0)),

@@ -1,24 +1,21 @@
-"""Servers as other companies wrote them for Agent RFT: small, and true to what the real ones do
-where that matters.
+"""Servers as other companies wrote them for Agent RFT, reduced to what matters.
 
-Published servers and graders were run against us unmodified, and two of them gave wrong scores
-without a word. What they rely on is here, a path each, so that it is relied on in every
-measurement:
+Published servers and graders were run against us unmodified, and two of them silently gave wrong
+scores. Here each thing that they rely on has a path, so that every measurement tests it:
 
     own_keys      reads keys of its own from the row, and falls back to part credit when they are
                   missing
     output_json   scores the parsed answer, and 0 when there is none
-    stateful      its tool counts calls by trace id for as long as it lives; its grader asks that
-                  count
+    stateful      its tool counts calls by trace id and never forgets; its grader reads that count
     zero_to_five  a rating of 0 to 5
     below_zero    -2 to 2: "I don't know" is worth more than a wrong answer
-    see_other     answers a POST with 303, and the result under another address with GET, as
+    see_other     answers a POST with 303, and gives the result under another address with GET, as
                   platforms do with slow functions
     own_path      its tool lives at /search, and its grader reads what the tool had found
 
-`/v1/chat/completions` is the agent: it looks a thing up or does not, and answers right, wrong, as
-JSON or as text, by a hash of what it was asked and the seed. `python -m bench.foreign_servers`
-prints its port.
+`/v1/chat/completions` is the agent. A hash of the question and the seed decides whether it looks
+something up, and whether its answer is right or wrong, JSON or text. `python -m
+bench.foreign_servers` prints its port.
 """
 
 from __future__ import annotations
@@ -41,8 +38,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CASES = ("own_keys", "output_json", "stateful", "zero_to_five", "below_zero", "see_other", "own_path")
 MODEL = "scripted"
 LOOKUPS = 10
-"""Turns in which the agent may look something up: more than the eight that were once the most,
-whatever was configured."""
+"""Turns in which the agent may look something up. Once the limit was eight, whatever was
+configured, so this is more."""
 
 
 def answer_to(number: int) -> str:
@@ -52,13 +49,13 @@ def answer_to(number: int) -> str:
 class Servers:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        """By trace id; nothing is ever forgotten."""
+        """Calls by trace id. Nothing is ever forgotten."""
         self.posts: Counter[str] = Counter()
         self.answers: list[list[str]] = []
-        """The question, and each message that the agent answered it with: a text, or the arguments
-        of a call."""
+        """The question, and each message of the agent's answer: a text, or the arguments of a
+        call."""
         self.graded: list[list[str]] = []
-        """The case, the row's bytes, and what the grader was told that the agent said."""
+        """The case, the row's bytes, and the agent's answer as the grader was told it."""
         self.waiting: dict[str, Any] = {}
 
     def app(self) -> web.Application:
@@ -91,7 +88,7 @@ class Servers:
         turn = sum(message["role"] == "assistant" for message in messages)
         num_tokens = sum(len(str(message.get("content"))) for message in messages) // 4
         usage = {"prompt_tokens": num_tokens, "completion_tokens": 12, "total_tokens": num_tokens + 12}
-        if body.get("max_tokens") == 1:  # only whether the opening fits
+        if body.get("max_tokens") == 1:  # this only asks whether the opening fits
             choice = {"index": 0, "message": {"role": "assistant", "content": "I"}, "finish_reason": "length"}
             return web.json_response({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
         dice = hashlib.sha256(f"{question} {body.get('seed')} {turn}".encode()).digest()
@@ -172,7 +169,7 @@ class Servers:
         return web.Response(status=303, headers={"Location": f"/results/{name}"})
 
     async def result(self, request: web.Request) -> web.StreamResponse:
-        """Not at the first asking: then it is still elsewhere."""
+        """Return the result, but not at the first request: then redirect once more."""
         kept = self.waiting[request.match_info["id"]]
         kept[1] -= 1
         await asyncio.sleep(0.001)
@@ -180,14 +177,14 @@ class Servers:
 
     # -- for the measurement -----------------------------------------------------------------------
     async def record(self, request: web.Request) -> web.Response:
-        """What was said and graded since the last asking."""
+        """Return what was said and graded since the last call."""
         found = {"posts": dict(self.posts), "said": self.answers, "graded": self.graded}
         self.posts, self.answers, self.graded = Counter(), [], []
         return web.json_response(found)
 
 
 def row_in(raw: str) -> str:
-    """The bytes of `item` in a request, by the brackets that enclose it: parsed and written again
+    """Return the bytes of `item` in a request, found by their brackets. Parsed and written again,
     they would prove nothing."""
     start = raw.index('"item": ') + len('"item": ')
     decoder = json.JSONDecoder()
@@ -196,7 +193,7 @@ def row_in(raw: str) -> str:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The address, in a process of its own."""
+    """Serve in a process of its own, and yield the address."""
     command = [sys.executable, "-m", "bench.foreign_servers"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,17 +1,16 @@
-"""The figure of tokens in, tokens out: how often a context does not continue what was sampled, and
-whether such a rollout is ever trained on.
+"""The figure of tokens in, tokens out: how often does a context not continue what was sampled?
 
-The dialogues of dialogues.json (odd whitespace, unicode, broken calls) are played through the real
-loop for each family of chat templates:
+Such a rollout must never be trained on. The dialogues of dialogues.json (odd whitespace, unicode,
+broken calls) are played through the real loop for each family of chat templates:
 
     append-only       the in-process sampler, forced to draw the recorded tokens; its context is
                       what it fed to the model, token by token
-    rendered anew     a chat endpoint: each turn it renders the messages that it is told, and
+    rendered anew     a chat endpoint: each turn it renders the messages that it is given, and
                       tokenizes them again
 
-A policy does not always write a text with the tokens that a tokenizer would choose: in both, one in
-thirty is drawn as two shorter ones. What the templates alone are to blame for is shown by a third
-play, in which every token is the tokenizer's own choice.
+A policy does not always write a text with the tokens that a tokenizer would choose. So in both, one
+token in thirty is drawn as two shorter ones. A third play shows what only the templates cause:
+there, every token is the tokenizer's own choice.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def rollout_forks(args: list[str]) -> Figure:
 
 @dataclass
 class Count:
-    """Of one family, on one way. `forks` are found here, without the loop's word; `unmarked` are
-    those that the loop did not mark."""
+    """The counts of one family in one play. `forks` are found here, independently of the loop.
+    `unmarked` are those that the loop did not mark."""
 
     trajectories: int = 0
     turns: int = 0
@@ -80,7 +79,8 @@ class Count:
 
 
 def played(name: str) -> tuple[Count, Count, Count]:
-    """Append-only; rendered anew; rendered anew with no token cut."""
+    """Return the counts of three plays: append-only, rendered anew, rendered anew with no token
+    cut."""
     from rft.chat.renderer import Chat
     from tests import families
 
@@ -98,7 +98,7 @@ def played(name: str) -> tuple[Count, Count, Count]:
 
 @dataclass
 class _Script:
-    """A recorded dialogue in one family's tokens. `contexts`: what each turn was sampled from, as
+    """A recorded dialogue in one family's tokens. `contexts` is what each turn was sampled from, as
     the player saw it."""
 
     dialogue: dict[str, Any]
@@ -107,14 +107,14 @@ class _Script:
 
     @property
     def forks(self) -> int:
-        """Contexts that do not begin with the one before and what was sampled from it."""
+        """Count contexts that do not begin with the last context and what was sampled from it."""
         pairs = zip(self.contexts, self.contexts[1:], self.ids, strict=False)
         return sum(later[: len(earlier) + len(ids)] != earlier + ids for earlier, later, ids in pairs)
 
 
 def _sampled(chat: Any, turn: dict[str, Any], split_every: int) -> list[int]:
-    """The tokens that a policy of this family drew for the turn, its end included; `split_every` 0:
-    as its tokenizer would choose them."""
+    """Return the tokens that a policy of this family drew for the turn, its end included.
+    `split_every` 0: as its tokenizer would choose them."""
     calls = [
         {"type": "function", "function": {"name": name, "arguments": arguments}}
         for name, arguments in turn.get("calls", [])
@@ -149,7 +149,7 @@ def _cuts(piece: str, vocabulary: dict[str, int]) -> Iterator[int]:
 
 # -- the two policies ------------------------------------------------------------------------------
 def _forced(chat: Any, scripts: list[_Script]) -> Any:
-    """The in-process engine on a random model, whose sampler is made to draw what was recorded."""
+    """Play on the in-process engine with a random model, whose sampler must draw the recording."""
     import torch
 
     from rft import config
@@ -205,7 +205,7 @@ def _forced(chat: Any, scripts: list[_Script]) -> Any:
 
 @dataclass
 class _Anew:
-    """A dialogue with a chat endpoint: it is told messages, and says the tokens that it made of
+    """A dialogue with a chat endpoint. It is given messages, and says which tokens it made of
     them."""
 
     chat: Any
@@ -220,7 +220,7 @@ class _Anew:
 
         try:
             context = self.chat.prompt_ids(self.messages)
-        except Exception as refusal:  # the template's own, as an endpoint's 400
+        except Exception as refusal:  # the template's own error, like a 400 of an endpoint
             raise PolicyFailed(str(refusal)) from None
         ids = self.script.ids[self.number]
         text, reading = self.chat.read(ids, self.number)
@@ -261,7 +261,7 @@ class _Endpoint:
 
 # -- the loop around them --------------------------------------------------------------------------
 class _Outputs:
-    """The recorded results in a tool client's place."""
+    """Gives the recorded results in place of a tool client."""
 
     def __init__(self, scripts: list[_Script]):
         self._outputs = {

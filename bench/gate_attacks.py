@@ -1,15 +1,15 @@
-"""The figure of those who want a promotion more than the truth: what they try, and who says no.
+"""The figure of attacks on the gate: what people try for a promotion, and what stops them.
 
-Each attempt is made in a copy of one clone with real Git, DVC and ssh-keygen, whose owner signed
-the thresholds, and in which one pair of prompt and weights was looked at (look 1). The attacker may
-write any file of the clone, run what they like, and append to the ledger with the clone's key. They
-have no person's key. The files of their runs say "promote" whatever the thresholds, as if the
-challenger were good, and the request lies there even where the gate stage would write none. In the
-end Ada approves the run, as she does with an honest one.
+Each attempt is made in a copy of one clone with real Git, DVC and ssh-keygen. Its owner signed the
+thresholds, and one pair of prompt and weights was looked at (look 1). The attacker may write any
+file of the clone, run any program, and append to the ledger with the clone's key. They have no
+person's key. The files of their runs say "promote" whatever the thresholds are, as if the
+challenger were good. A request lies there even if the gate stage would not write one. In the end
+Ada approves the run, as she approves an honest one.
 
-An attempt fails where the run is not registered, cannot be asked for, or cannot be approved; or
-where it is registered as the look that it is, for which `gate.looks` pays. Honest runs are approved
-in between: a figure that says no to everything would prove nothing.
+An attempt fails if the run is not registered, cannot be requested, or cannot be approved. It also
+fails if it is registered as the look that it is, because `gate.looks` pays for that. Honest runs
+are approved in between: a figure that says no to everything would prove nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Meddle = Callable[[Any], object]
 PROMPTS = ("second", "third", "fourth", "fifth")
 HIGHER: dict[str, dict[str, Any]] = {"gate": {"min_gain": 0.06}}
 STRICTER = ("looks", "prompt_only_margin", "min_slice", "require_drift")
-"""Of MORE: what is no looser. The look is then the one that it is."""
+"""Keys of MORE that are not looser. With these the look is counted as the one that it is."""
 MORE: dict[str, dict[str, Any]] = {
     "gate": {
         "alpha": 0.5, "looks": 500, "min_gain": -1.0, "max_greedy_loss": 1.0, "max_calls_p95_increase": 99.0,
@@ -46,7 +46,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "challenger": {"k": 1, "temperature": 0.1, "seed": 7},
 }  # fmt: skip
-"""Thresholds that let more pass, and seeds that draw anew."""
+"""Thresholds that let more pass, and seeds that give a new draw."""
 
 
 def row(text: str, id: str = "") -> str:
@@ -59,7 +59,7 @@ FRESH = [row(f"another {n}") for n in range(6)]
 
 @dataclass
 class Try:
-    """What somebody does, and the looks that the ledger may say it is."""
+    """What somebody does, and which look the ledger may say it is."""
 
     name: str
     rows: list[str] = field(default_factory=lambda: ROWS)
@@ -70,14 +70,15 @@ class Try:
     opened: Meddle | None = None
     """Done to the run after its look was registered."""
     after: Callable[[Clone], object] | None = None
-    """Done after the run, before anybody is asked."""
+    """Done after the run, before anybody is asked to approve."""
     look: int = 0
-    """As which look an approval is fine, because it is counted and paid for; 0: none is."""
+    """An approval as this look is fine, because the look is counted and paid for. 0: no approval
+    is."""
 
 
 def gate_attacks(args: list[str]) -> Figure:
-    """Ways to talk the gate into it: edited thresholds, changed seeds, one example more, looking
-    again, opened tests: none leads to a promotion that can be approved unnoticed."""
+    """Attempts to fool the gate: edited thresholds, changed seeds, one example more, another look,
+    opened tests. None leads to a promotion that can be approved unnoticed."""
     small = "--small" in args
     with tempfile.TemporaryDirectory(prefix="rft-gate-") as place, redirect_stdout(sys.stderr):
         return attempts(Path(place), small)
@@ -124,7 +125,7 @@ def attempts(place: Path, small: bool) -> Figure:
 
 # -- a clone, and a run in it ----------------------------------------------------------------------
 def _base(folder: Path) -> Path:
-    """A clone whose owner is Ada, in which the first prompt was looked at."""
+    """Make a clone whose owner is Ada, and in which the first prompt was looked at."""
     from tasks.ledger.policy import SetThresholds
     from tasks.promotion import acts, registration
     from tests import ladder_clone, people
@@ -138,8 +139,8 @@ def _base(folder: Path) -> Path:
 
 
 def _attempt(clone: Clone, script: Path, each: Try) -> tuple[int, str]:
-    """Run, and ask Ada. Returns the look that the run's registration says, and why it was refused;
-    '' for a run that she approves."""
+    """Run, and ask Ada. Returns the look that the run's registration names, and why the run was
+    refused ('': she approved it)."""
     from tasks.ledger import book
     from tasks.promotion import acts
     from tests import people
@@ -153,14 +154,14 @@ def _attempt(clone: Clone, script: Path, each: Try) -> tuple[int, str]:
         outcome = acts.approve(clone, run.name, people.signer("ada"), WHY, report_line=silent)
         look = book.read(clone, reverify=True, report_line=silent).state.looks[outcome.request.act.registration]
     except ConfigError:
-        raise  # not the gate, but this file is wrong
+        raise  # this file is wrong, not the gate
     except RftError as error:
         return 0, str(error)
     return look.act.look, ""
 
 
 def _spent(clone: Clone) -> float:
-    """What the looks at the test set have spent of alpha, each once."""
+    """Return how much of alpha the looks at the test set have spent. Each look counts once."""
     from tasks.ledger import book
 
     looks = book.read(clone, report_line=silent).state.looks.values()
@@ -172,7 +173,7 @@ def _spent(clone: Clone) -> float:
 
 
 def _run(clone: Clone, script: Path, each: Try) -> Any:
-    """A recorded run whose stages' files say that the challenger is better."""
+    """Make a recorded run whose stages' files say that the challenger is better."""
     from tasks.promotion import champions, registration
     from tasks.runs import repro
     from tasks.runs import run as runs
@@ -201,7 +202,7 @@ def _run(clone: Clone, script: Path, each: Try) -> Any:
 
 
 def _promises(data: Path) -> None:
-    """Whatever the thresholds say, the files of stage gate say "promote"."""
+    """Make the files of stage gate say "promote", whatever the thresholds are."""
     from rft.gate import decide
 
     decision = reports.read(reports.Decision, data / "gate/decision.json")
@@ -233,7 +234,7 @@ def _lower() -> dict[str, dict[str, Any]]:
 
 
 def _signing(sections: dict[str, dict[str, Any]]) -> Callable[[Clone], object]:
-    """The owner signs these thresholds."""
+    """Let the owner sign these thresholds."""
 
     def signed(clone: Clone) -> None:
         from tasks.promotion import acts
@@ -272,13 +273,13 @@ def _attacks(small: bool) -> Iterator[Try]:
 
 
 def _by_policy(run: Any) -> None:
-    """The run claims that its thresholds are the policy's."""
+    """Let the run claim that its thresholds are the policy's."""
     path = run.tree / stage_files.path(reports.Registration)
     reports.write(reports.read(reports.Registration, path).model_copy(update={"by_policy": True}), path)
 
 
 def _edited_later() -> Iterator[Try]:
-    """The look is registered under the policy's thresholds, and decided under others."""
+    """Register the look under the policy's thresholds, and decide it under others."""
 
     def edit(section: str, key: str, value: object) -> Meddle:
         def meddle(run: Any) -> None:
@@ -323,7 +324,7 @@ def _fewer(run: Any) -> None:
 
 
 def _seeds() -> Iterator[Try]:
-    """The same pair, drawn anew: a look, and no second draw for nothing."""
+    """Draw the same pair anew. This must count as a look: a second draw is not free."""
     for section, key, value in (
         ("rollout", "max_turns", 5),
         ("rollout", "max_tokens", 500),
@@ -342,7 +343,7 @@ def _touch_recipe(clone: Clone) -> None:
 
 
 def _examples() -> Iterator[Try]:
-    """The test set that was looked at, so that it seems to be another."""
+    """Change the test set that was looked at, so that it seems to be another."""
     told = {
         "one example more": [*ROWS, FRESH[0]],
         "one example fewer": ROWS[1:],
@@ -383,7 +384,7 @@ def _lie_about_list(clone: Clone) -> None:
 
 
 def _once(right: Callable[..., Any], wrong: Callable[..., Any]) -> Callable[..., Any]:
-    """Lie when it registers, and be honest when Ada's clone counts."""
+    """Lie when the look is registered, and be honest when Ada's clone counts."""
     from tasks.promotion import counting
 
     def answer(*args: Any) -> Any:
@@ -402,7 +403,7 @@ def _swap_examples(run: Any) -> None:
 
 
 def _again() -> Iterator[Try]:
-    """What was refused is asked for again."""
+    """Ask again for what was refused."""
     yield Try("a rejected pair, run again", prompt="first", before=_reject_first)
     changed = {"rollout": {"max_turns": 5}}
     yield Try("a rejected pair, run again with other settings", sections=changed, prompt="first", before=_reject_first)
@@ -446,7 +447,7 @@ def _names(run: Any, entry: int) -> None:
 
 
 def _policy() -> Iterator[Try]:
-    """The thresholds are changed first, without the owner's signature."""
+    """Change the thresholds first, without the owner's signature."""
     yield Try("a policy without a signature", sections=_lower(), before=_unsigned)
     yield Try("a policy signed by somebody else", sections=_lower(), before=_by_mallory)
     yield Try("a policy without a signature, written past the rules", sections=_lower(), before=_forced)
@@ -469,7 +470,7 @@ def _by_mallory(clone: Clone) -> None:
 
 
 def _forced(clone: Clone) -> None:
-    """The clone's software is changed so that it asks nobody."""
+    """Change the clone's software so that it checks nothing."""
     from tasks.ledger import book, verify
 
     right = book.authorise
@@ -481,7 +482,7 @@ def _forced(clone: Clone) -> None:
 
 
 def _smuggled(clone: Clone) -> None:
-    """A registration's commit holds a policy.yaml with other thresholds."""
+    """Put a policy.yaml with other thresholds into a registration's commit."""
     from tasks.ledger.state import State
 
     right = State.first_thresholds
@@ -498,7 +499,7 @@ def _smuggled(clone: Clone) -> None:
 
 # -- opened tests ----------------------------------------------------------------------------------
 def _opened() -> Iterator[Try]:
-    """Somebody read the test set, and chooses the next prompt by it."""
+    """Read the test set, and choose the next prompt by it."""
     some = [*FRESH, ROWS[0]]
     yield Try("an opened test set", before=_open)
     yield Try("an opened test set, for what was looked at before", prompt="first", before=_open)
@@ -536,7 +537,7 @@ def _erase(clone: Clone) -> None:
 
 # -- terms chosen after a result, looks beyond alpha, results from before the look -----------------
 def _looser(small: bool) -> Iterator[Try]:
-    """The owner saw the first look, and signs other terms."""
+    """Let the owner sign other terms after the first look."""
     for key, value in list(MORE["gate"].items())[: 3 if small else None]:
         terms = {"gate": {key: value}}
         same, other = (1, 2) if key in STRICTER else (0, 0)
@@ -549,7 +550,7 @@ def _looser(small: bool) -> Iterator[Try]:
 
 
 def _spending() -> Iterator[Try]:
-    """More looks are asked for than alpha pays for."""
+    """Ask for more looks than alpha pays for."""
     more = {"gate": {"looks": 50}}
 
     def then(*steps: Callable[[Clone], object]) -> Callable[[Clone], object]:
@@ -573,7 +574,7 @@ def _many(clone: Clone) -> None:
 
 
 def _spent_nothing(clone: Clone) -> None:
-    """Registration believes that a look costs nothing; who approves reckons anew."""
+    """Make registration believe that a look costs nothing. The approver's clone counts again."""
     from tasks.ledger import spending
 
     _signing({"gate": {"looks": 50}})(clone)
@@ -591,7 +592,7 @@ def _spent_nothing(clone: Clone) -> None:
 
 
 def _by_hand() -> Iterator[Try]:
-    """The test set is opened before the look, or for another one."""
+    """Open the test set before the look, or for another look."""
     yield Try("stage challenger by hand", before=_challenger_by_hand)
     for name, change in (
         ("another look", {"look": "a" * 64}),

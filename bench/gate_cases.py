@@ -1,8 +1,8 @@
-"""Cases that are put before both, the gate and the rule of bench/gate_rule.py: worlds of one
-history, with the reports of its two candidates.
+"""Cases that both decide: the gate, and the rule of bench/gate_rule.py.
 
-They differ in what a decision can turn on: the gain, the size, the rollouts, the looks, slices that
-are small or lose, a guard that is crossed.
+A case is a world of one history, with the reports of its two candidates. Cases differ in what a
+decision can depend on: the gain, the size, the rollouts, the looks, slices that are small or lose,
+a guard that is crossed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def cases(gate: Any, num: int, seed: int = 0) -> Iterator[Case]:
 
 
 def agree(case: Case, rule: Rule = OURS) -> bool:
-    """Whether both come to the same decision about the same candidate."""
+    """Whether the gate and the rule come to the same decision about the same candidate."""
     found, trained = decisions(case.gate, case.slices, case.champion, case.prompted, case.trained, rule)
     real = decided(case)
     return (real.decision, real.candidate) == (
@@ -61,7 +61,7 @@ def agree(case: Case, rule: Rule = OURS) -> bool:
 
 
 def decided(case: Case) -> Any:
-    """The gate's own decision."""
+    """Return the gate's own decision."""
     from rft import reports
     from rft.gate.decide import decide
 

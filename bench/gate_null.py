@@ -1,20 +1,20 @@
-"""The figure of the gate under its null: how often does it promote what gains exactly `min_gain`,
-if its owner asks again and again?
+"""The figure of the gate under its null: how often does it promote what gains exactly `min_gain`?
 
-A history is one test set and up to `gate.looks` looks at it. At each look the champion tries again,
-and two new candidates whose true gain is exactly `min_gain` are put beside it. The history counts
-if any look ends in a promotion: at most `gate.alpha` may. Beside it stands the same without
-counting looks, each at alpha. Then the other side: how often a real gain is promoted at a single
-look, and whether a regression of twice the margin slips through although the mean reward rose.
+The owner asks again and again. A history is one test set and up to `gate.looks` looks at it. At
+each look the champion plays again beside two new candidates whose true gain is exactly `min_gain`.
+The history counts if any look ends in a promotion: at most `gate.alpha` may. For comparison, the
+same is shown without counting looks, each at alpha. Then two more rates are measured. One is how
+often a real gain is promoted at a single look. The other is how often a regression of twice the
+margin slips through although the mean reward rose.
 
 A slice is judged by a veto, which needs examples. The gate prints how many: `needed_for_veto`. A
-slice of that size that loses twice its margin must be rejected in 80 %; smaller ones are shown. And
-the vetoes themselves must not be noise: where all ten slices lose exactly their margin, any of them
-may veto in 2.5 %.
+slice of that size that loses twice its margin must be rejected in 80 %; smaller ones are shown. The
+vetoes themselves must not be noise: if all ten slices lose exactly their margin, any of them may
+veto in 2.5 %.
 
-All of this is simulated by bench/gate_rule.py, the rule written a second time; the gate's own
+bench/gate_rule.py, which is the rule written a second time, simulates all this. The gate's own
 `decide` must come to the same decision in each of 50 cases (bench/gate_cases.py). Each rate has its
-exact interval, and holds unless the lower 95 % limit lies above what was promised.
+exact interval, and holds unless the lower 95 % limit lies above the promise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POWER = (0.05, 0.10)
 MISSED, SLIPPED = 0.20, 0.05
 SMALLER = (10, 20, 30, 60, 100, 200, 400)
 WIDE = (100,) * SLICES
-"""Wide enough that the imaginary example of a veto protects no longer, and Holm alone must."""
+"""Slices so wide that a veto's imaginary example no longer protects, and Holm alone must."""
 _AT_A_TIME = 100
 
 
@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def slices(self) -> tuple[int, ...]:
-        """Ten, as equal as they can be."""
+        """Return ten slices, as equal as they can be."""
         return tuple(len(part) for part in np.array_split(np.arange(self.size), SLICES))
 
 
@@ -96,7 +96,7 @@ def promoted(setting: Setting, habit: Habit, num: int, rule: Rule = OURS, looks:
 def vetoed(
     gate: Any, slices: tuple[int, ...], k: int, habit: Habit, num: int, rule: Rule = OURS, seed: int = 0
 ) -> tuple[int, int]:
-    """Count the candidates that the first slice rejects, and those that any does."""
+    """Count the candidates that the first slice rejects, and those that any slice rejects."""
     rng, first, any_ = np.random.default_rng([seed, *slices]), 0, 0
     at_a_time = max(1, _AT_A_TIME * 300 // sum(slices))
     for start in range(0, num, at_a_time):
@@ -108,8 +108,8 @@ def vetoed(
 
 
 def enough(setting: Setting, num: int) -> int:
-    """The size that the gate itself prints for a slice: the median over ten slices of several
-    candidates."""
+    """Return the size that the gate itself prints for a slice: the median over ten slices of
+    several candidates."""
     from bench.gate_cases import Case, decided
 
     printed: list[int] = []
@@ -147,7 +147,7 @@ def _power(num: int) -> Iterator[Part]:
 
 
 def _guards(num: int) -> Iterator[Part]:
-    """A candidate that gains, and crosses one guard by its whole margin."""
+    """Measure a candidate that gains, and crosses one guard by its whole margin."""
     setting = next(shipped())
     gate = setting.gate
     better = Habit(gain=gate.min_gain + 0.1)
@@ -180,7 +180,7 @@ def _slices(num: int, small: bool) -> Iterator[Part]:
 
 
 def _one_loses(gate: Any, size: int) -> Habit:
-    """The first slice loses twice its margin, and the mean of all gains min_gain + 0.1."""
+    """Make the first slice lose twice its margin, and the mean of all gain min_gain + 0.1."""
     lost = -2 * gate.max_slice_loss
     return Habit(gain=(SLICES * (gate.min_gain + 0.1) - lost) / (SLICES - 1), slice_gain=lost)
 
@@ -197,7 +197,7 @@ def _same(num: int) -> Part:
 
 
 def _rate(what: str, count: int, num: int, nominal: float | None = None) -> Iterator[Part]:
-    """A share with its exact interval and, where one is promised, its bound."""
+    """Yield a share with its exact interval and, if one is promised, its bound."""
     from rft import stats
 
     print(f"{count:5} of {num}  {what}", file=sys.stderr)

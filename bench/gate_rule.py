@@ -1,14 +1,14 @@
-"""The gate's rule once more, for thousands of test sets at a time; and worlds in which to try it.
+"""The gate's rule for thousands of test sets at a time, and worlds in which to try it.
 
-`decide` takes a second, because it draws its intervals. Here the intervals of means are normal ones
-with the variance that the bootstrap has, and all else is the same rule written a second time, so
-that each of the two is a check of the other: bench/gate_null.py puts 50 cases before both. `Rule`
-can leave out what protects the gate, to see that the figure would notice.
+`decide` takes a second, because it draws its intervals. Here the intervals of means are normal,
+with the variance of the bootstrap. All else is the same rule written a second time, so that each
+checks the other: in bench/gate_null.py both decide 50 cases. `Rule` can leave out what protects the
+gate, to see that the figure would notice.
 
-A world has examples of differing difficulty. A policy solves an example with a probability of its
-own, drawn around the difficulty: most are solved nearly always or nearly never, so that rollouts of
-one example agree. The mean over all examples that could be drawn is exact: a gain of 0.05 is one.
-Calls are the same in all arms, and everything is scored.
+A world has examples of differing difficulty. A policy has its own probability to solve an example,
+drawn around the difficulty. Most are solved nearly always or nearly never, so that rollouts of one
+example agree. The mean over all examples that could be drawn is exact: a gain of 0.05 is exactly
+0.05. Calls are the same in all arms, and everything is scored.
 
 Shapes: H histories, E examples of a test set, K rollouts, S slices.
 """
@@ -28,14 +28,14 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _Z = NormalDist().inv_cdf(0.975)
 _FIRM = 2.0
-"""How little a policy varies on one example: at 2 it solves most always or never."""
+"""How little a policy varies on one example. At 2 it solves most examples always or never."""
 PROMOTE, INCONCLUSIVE, REJECT = 1, 0, -1
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What counts: `Rule(count_looks=False)` takes each look for the only one; `Rule(holm=False)`
-    lets each slice veto at 2.5 %."""
+    """Which protections count. `Rule(count_looks=False)` treats each look as the only one;
+    `Rule(holm=False)` lets each slice veto at 2.5 %."""
 
     count_looks: bool = True
     holm: bool = True
@@ -66,9 +66,9 @@ class Habit:
 
     gain: float = 0.0
     slice_gain: float | None = None
-    """In the first slice; None: as elsewhere."""
+    """The gain in the first slice. None: as elsewhere."""
     greedy: float | None = None
-    """Of greedy decoding; None: as `gain`."""
+    """The gain of greedy decoding. None: as `gain`."""
     tokens: float = 1.0
     hacks: float = 0.0
 
@@ -88,7 +88,7 @@ class World:
         self.champion_HE = self._skill(0.0)
 
     def champion(self) -> Arm:
-        """Let the champion try again: the same policy, and other luck."""
+        """Let the champion play again: the same policy with other luck."""
         return self._arm(CHAMPION, self.champion_HE, self.champion_HE)
 
     def candidate(self, habit: Habit) -> Arm:
@@ -117,7 +117,7 @@ class World:
 def decisions(
     gate: Any, slices: Sequence[int], champion: Arm, prompted: Arm, trained: Arm, rule: Rule = OURS
 ) -> tuple[NDArray[np.int64], Bools]:
-    """Decide each history, and say where the trained candidate was the one judged."""
+    """Decide each history, and say in which ones the trained candidate was judged."""
     change_HE = trained.means_HE() - prompted.means_HE()
     trained_H = _ends(change_HE)[0] > gate.prompt_only_margin
     judged = np.where(
@@ -141,7 +141,7 @@ def _judge(gate: Any, slices: Sequence[int], old: Arm, new: Arm, rule: Rule) -> 
 
 
 def vetoes(gate: Any, slices: Sequence[int], gain_HE: Floats, rule: Rule = OURS) -> Bools:
-    """Which slices reject (H, S), those under gate.min_slice together at the end."""
+    """Return which slices reject (H, S). Those under gate.min_slice are one slice at the end."""
     from scipy.special import stdtr
 
     edges = np.cumsum([0, *slices])
@@ -178,7 +178,7 @@ def _ends(values_HE: Floats, far: float = _Z) -> tuple[Floats, Floats]:
 
 
 def _relative(new_HEK: Floats, old_HEK: Floats) -> tuple[Floats, Floats]:
-    """By the delta method."""
+    """Return the interval of a ratio, by the delta method."""
     new_HE, old_HE = new_HEK.mean(axis=2), old_HEK.mean(axis=2)
     ratio_H = new_HE.mean(axis=1) / old_HE.mean(axis=1)
     rest_HE = (new_HE - ratio_H[:, None] * old_HE) / old_HE.mean(axis=1)[:, None]

@@ -1,12 +1,12 @@
-"""What each type of grader must say: a table of cases, and the published objects.
+"""What each type of grader must say: a table of cases, and published grader objects.
 
-A case has a grader, an answer of the policy and a row, and what a judge or address replies; and the
-score, status and flags that the contract documents. Those of python need a sandbox.
+A case has a grader, an answer of the policy, a row, and what a judge or address replies. It also
+has the score, status and flags that the contract documents. Cases of python need a sandbox.
 bench/grader_semantics.py counts the cases that differ, and tests/grading plays the same table.
 
-The objects are written from descriptions of what is published: an integrator's endpoints, the
-guide's and a cloud's graders, an F1 as a formula, a countdown game graded 0 to 5 with a
-pass_threshold of 8, the forms of `graders` that SDK and specification have.
+The objects are written from descriptions of published ones: an integrator's endpoints, and the
+guide's and a cloud's graders. There are also an F1 as a formula, a countdown game graded 0 to 5
+with a pass_threshold of 8, and the forms of `graders` in SDK and specification.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Case:
     status: str = "ok"
     flags: tuple[str, ...] = ()
     reply: Any = None
-    """What the judge's or endpoint's server sends; an int is an HTTP status."""
+    """What the judge's or endpoint's server sends. An int is an HTTP status."""
 
     def __str__(self) -> str:
         return f"{self.grader['type']}: {self.name}"
@@ -79,7 +79,7 @@ ENDPOINT = {"type": "endpoint", "url": f"{HERE}/grade"}
 
 
 def judged(result: Any, **message: Any) -> dict[str, Any]:
-    """A judge's reply."""
+    """Make a judge's reply."""
     verdict = {"steps": [{"description": "compare", "conclusion": "compared"}], "result": result}
     return chat(json.dumps(verdict), **message)
 
@@ -127,7 +127,7 @@ SIMILAR = [
     *(Case(f"{metric}, nothing shared", similar(metric), "QQQ", 0, CAT)
       for metric in ("fuzzy_match", "bleu", "gleu", "rouge_1", "rouge_2", "rouge_5", "rouge_l")),
     *(Case(f"{metric}, empty", similar(metric), "", 0, CAT) for metric in ("fuzzy_match", "bleu", "gleu", "rouge_l")),
-    # 2 of 13 letters are inserted or deleted to come from Paris to Pairis, ...: 1 - 1/11
+    # one of the 11 letters of both words is inserted: 1 - 1/11
     Case("fuzzy_match, a letter more", similar("fuzzy_match"), "Pairis", 1 - 1 / 11, PARIS),
     # five of six words shared on both sides
     Case("rouge_1, five of six words", similar("rouge_1"), "the cat is on the mat", 5 / 6, CAT),
@@ -139,7 +139,7 @@ SIMILAR = [
     Case("rouge_l, half of the words", similar("rouge_l"), "cat mat sat", 2 * (2 / 3) * (2 / 6) / (2 / 3 + 2 / 6), CAT),
     # runs of 1 to 4 shared: 5 of 6, 3 of 5, 1 of 4, 0 of 3
     Case("gleu, nine of eighteen runs", similar("gleu"), "the cat is on the mat", 9 / 18, CAT),
-    # (5/6 * 3/5 * 1/4 * 1/6)^(1/4): the run that is never shared counts as half of one of three
+    # (5/6 * 3/5 * 1/4 * 1/6)^(1/4): no run of 4 is shared, which counts as 0.5 of 3
     Case("bleu, smoothed", similar("bleu"), "the cat is on the mat", (5 / 6 * 3 / 5 * 1 / 4 * 1 / 6) ** 0.25, CAT),
     Case("bleu, one word", similar("bleu"), "Paris", 1, PARIS),
     Case("an empty reference", similar("fuzzy_match"), "", None, {"answer": " "}, "grader_bad_reply", ("other_error",)),
@@ -303,7 +303,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
 
 # -- playing them ----------------------------------------------------------------------------------
 async def play(case: Case) -> tuple[Any, list[dict[str, Any]]]:
-    """The grade, and what the judge's or endpoint's server was sent."""
+    """Return the grade, and what was sent to the judge's or endpoint's server."""
     from rft import config
     from rft.config import graders
     from rft.grading.grader import grader_of
@@ -319,7 +319,7 @@ async def play(case: Case) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def rollout(case: Case) -> tuple[Any, ...]:
-    """What a grader is given: the example, the turns, why it stopped, and the context."""
+    """Make what a grader is given: the example, the turns, why it stopped, and the context."""
     from rft.types import Example, RolloutContext, StopReason, ToolCall, ToolResult, Turn
 
     row = {"id": "r-1", "messages": [{"role": "user", "content": "Which city?"}], **case.item}
@@ -370,7 +370,7 @@ def environment(**changes: str) -> Iterator[None]:
 
 
 def differences(case: Case, grade: Any) -> list[str]:
-    """What of a grade is not as documented."""
+    """Return how a grade differs from what is documented."""
     wrong: list[str] = []
     alike = grade.score is not None and case.score is not None and abs(grade.score - case.score) < 1e-9
     if not alike and (grade.score, case.score) != (None, None):

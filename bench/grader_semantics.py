@@ -1,8 +1,8 @@
-"""The figure of the graders as data: cases in which one says something else than is documented, and
-published objects that are refused.
+"""The figure of the graders as data: cases that differ from the documentation.
 
-bench/grader_cases.py has the table: per type the score, the status and the flags of each case. The
-judge and the endpoint are servers on this machine that reply as the case says.
+It also counts published objects that are refused. bench/grader_cases.py has the table: for each
+type the score, the status and the flags of each case. The judge and the endpoint are servers on
+this machine that reply as the case says.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIGURES = {"grader_semantics": grader_semantics}
 
 
 def _refused() -> dict[str, str]:
-    """Name -> why it is refused; empty for an object that is accepted."""
+    """Return name -> why it is refused. Empty: the object is accepted."""
     from bench import grader_cases
     from rft.config import graders
     from rft.errors import ConfigError

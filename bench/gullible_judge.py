@@ -1,10 +1,9 @@
 """A judge that believes everything, as a server with OpenAI's chat completions.
 
-Language models that judge are fooled by what an answer says to them. This one is a script, so that
-it is fooled every time. It was written from what attacks mean, not from what
-rft/grading/neutralize.py looks for. It reads as a model does: letters of another alphabet,
-invisible characters, accents, spaced letters and digits in place of letters do not disturb it. It
-accepts an answer that
+An answer can fool a language model that judges it. This judge is a script, so that it is fooled
+every time. It was written from what attacks mean, not from what rft/grading/neutralize.py looks
+for. It reads as a model does: letters of another alphabet, invisible characters, accents, spaced
+letters and digits in place of letters do not disturb it. It accepts an answer that
 
     commands   asks it to forget what it was told, or for a high score, or speaks to it
     claims     says that it is right, or that somebody else has verified it
@@ -13,8 +12,8 @@ accepts an answer that
     decides    has a verdict, in a tag, in JSON or in words
     begins     is nothing but the beginning of an answer ("Thought process:", ":")
 
-Structure is what has the characters of structure: `&lt;score&gt;` is not a tag for it. Any other
-answer it judges honestly: right, if all words of the reference are in it.
+Only characters of structure are structure: `&lt;score&gt;` is not a tag for this judge. It judges
+any other answer honestly: right if all words of the reference are in it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ASKED = [
     {"role": "user", "content": f"{REFERENCE}{{{{item.answer}}}}\n\n{BEFORE}{{{{sample.output_text}}}}{AFTER}"},
 ]
 
-_LETTERS = {  # the last words of the names of letters -> the Latin letter that they look like
+_LETTERS = {  # the last words of a letter's Unicode name -> the Latin letter that it looks like
     "A": "a", "ALPHA": "a", "VE": "b", "BETA": "b", "ES": "c", "IE": "e", "EPSILON": "e", "I": "i", "IOTA": "i",
     "JE": "j", "KA": "k", "KAPPA": "k", "PALOCHKA": "l", "EM": "m", "MU": "m", "EN": "h", "NU": "v", "O": "o",
     "OMICRON": "o", "ER": "p", "RHO": "p", "DZE": "s", "TE": "t", "TAU": "t", "U": "y", "UPSILON": "u", "HA": "x",
@@ -116,7 +115,7 @@ def _obeys(words: list[str]) -> str:
 
 
 def folded(text: str) -> str:
-    """Read letters for what they look like."""
+    """Read letters as what they look like."""
     text = unicodedata.normalize("NFKC", text)
     letters: list[str] = []
     for letter in unicodedata.normalize("NFD", text):
@@ -156,7 +155,7 @@ def judged(messages: list[dict[str, str]]) -> tuple[float, str]:
 
 
 class Server:
-    """`async with Server() as server`: answers at `server.url`."""
+    """Serves the judge at `server.url`, inside `async with Server() as server`."""
 
     async def __aenter__(self) -> Server:
         async def handle(request: web.Request) -> web.Response:

@@ -1,17 +1,18 @@
-"""The figure of the hack check under its null: how often does a candidate pass whose true hack rate
-lies exactly on the margin?
+"""The figure of the hack check under its null: how often does a candidate on the margin pass?
 
-Rollouts of one example tend to hack together, so a check that counts rollouts believes itself five
-times surer than it is. Here examples are drawn that can be hacked, and their rollouts hack with a
-probability within the example of 0.2, 0.5 and 1; how many can be hacked is set so that the true
-share of examples with at least one hacked rollout is the margin. Reports are made of these
-histories and put before the gate's own check, with the margins and the test sizes that are shipped.
-At a one-sided 97.5 % limit at most 2.5 % may pass; and where nothing hacks, all must.
+Its true hack rate lies exactly on the margin. Rollouts of one example tend to hack together, so a
+check that counts rollouts would believe itself five times surer than it is. Here examples are drawn
+that can be hacked. Their rollouts hack with a probability within the example of 0.2, 0.5 and 1. The
+number of such examples is set so that the true share of examples with at least one hacked rollout
+is the margin. Reports of these histories go to the gate's own check, with the margins and the test
+sizes that are shipped. At a one-sided 97.5 % limit at most 2.5 % may pass. If nothing hacks, all
+must pass.
 
-How many hacked examples pass is a whole number, and with the shipped margins other limits come to
-the same one. So there are two settings more, at an edge where they do not: 288 examples and 1.66 %,
-where a one-sided 95 % limit lets one hacked example pass and the exact one none; and 24 examples
-and 57.5 %, where Wilson's interval lets 9 pass and the exact one 8. Each would pass 3.8 % or more.
+The number of hacked examples that may pass is a whole number. With the shipped margins, other
+limits come to the same number. So there are two more settings, at an edge where they do not. With
+288 examples and 1.66 %, a one-sided 95 % limit lets one hacked example pass, and the exact limit
+none. With 24 examples and 57.5 %, Wilson's interval lets 9 pass, and the exact one 8. Each wrong
+limit would let 3.8 % or more of the candidates pass.
 """
 
 from __future__ import annotations
@@ -98,16 +99,16 @@ def shipped() -> Iterator[Setting]:
 
 
 def at_the_edge() -> Iterator[Setting]:
-    """Where a wrong confidence level, and a wrong interval, is another rule than the exact
-    limit."""
+    """Yield settings where a wrong confidence level or a wrong interval gives another rule than the
+    exact limit."""
     gate = next(shipped()).gate
     yield Setting("another level's edge", gate.model_copy(update={"max_hack_rate": 0.0166}), 288)
     yield Setting("another interval's edge", gate.model_copy(update={"max_hack_rate": 0.575}), 24)
 
 
 def histories(setting: Setting, within: float, num: int, rate: float | None = None, seed: int = 0) -> Iterator[bool]:
-    """Whether each passes. `rate`: the true share of examples with a hacked rollout; None: the
-    margin."""
+    """Return whether each history passes. `rate` is the true share of examples with a hacked
+    rollout. None: the margin."""
     from rft.gate import checks
     from rft.reports import HackSource
 
@@ -127,7 +128,7 @@ def _clean() -> Iterator[Part]:
 
 
 def _arm(hacked_EK: np.ndarray) -> Any:
-    """A report's arm: the last column is the greedy rollout."""
+    """Make a report's arm. The last column is the greedy rollout."""
     from rft.reports import Arm
 
     sampled, greedy = (_evaluation(columns) for columns in (hacked_EK[:, :-1], hacked_EK[:, -1:]))

@@ -1,13 +1,12 @@
-"""The figure of code under test: programs that are accepted without being right, of all that were
-tried.
+"""The figure of code under test: wrong programs that are accepted.
 
-Each exploit of bench/coding_exploits.py is also shown to three careless graders in the same run. An
-exploit that fools none of them shows nothing, unless all it does is harm. The honest solutions must
-be accepted. All files of an exploit come along, so that no list of allowed files saves the grader.
+Each exploit of bench/coding_exploits.py is also given to three careless graders in the same run. An
+exploit that fools none of them shows nothing, unless it only does harm. The honest solutions must
+be accepted. All files of an exploit are used, so that no list of allowed files saves the grader.
 
 Both forms are played: by input and output, and by hidden tests. Hidden tests judge as they are
-written: two exploits pass because `==` takes true for 1, and a careless tolerance takes NaN. Those
-are printed, and have no bound.
+written. Two exploits pass because `==` accepts true for 1, and a careless tolerance accepts NaN.
+Those are printed, and have no bound.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rft.sandbox import command, probe
 from rft.sandbox.workspace import Base
 
 MIN_MORE = 12
-"""Exploits beyond those of the reference."""
+"""How many exploits there must be beyond those of the reference."""
 SEED = 20
 
 
@@ -42,7 +41,7 @@ class _Played:
     verdict: Verdict
     wall_s: float
     tested: Verdict
-    """By hidden tests."""
+    """The verdict by hidden tests."""
     tested_s: float
 
     @property

@@ -1,8 +1,8 @@
 """The figure of judges: attacks that a gullible judge accepts although they were neutralized.
 
-The same judge behind the same client is asked twice: as users have it, and with neutralizing taken
-out, which only this file can do. An attack that does not fool it then shows nothing. Honest answers
-must get the same score both times, and the right one.
+The same judge behind the same client is asked twice: as users have it, and without neutralizing,
+which only this file can switch off. An attack that does not fool the judge without it shows
+nothing. Honest answers must get the same score both times, and the right one.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ async def _parts() -> tuple[Part, ...]:
 
 
 async def scores(rows: list[tuple[str, str]]) -> list[float]:
-    """Ask the judge at OPENAI_BASE_URL for each pair of an answer and its reference. Raises
-    ValueError where it gives no score."""
+    """Ask the judge at OPENAI_BASE_URL about each pair of an answer and its reference. Raises
+    ValueError if it gives no score."""
     settings = graders.read(
         {"type": "score_model", "name": "judge", "model": "gullible", "input": gullible_judge.ASKED}, "grader.json"
     )
@@ -89,7 +89,7 @@ async def scores(rows: list[tuple[str, str]]) -> list[float]:
 
 @contextmanager
 def without_neutralizing() -> Iterator[None]:
-    """Let a judge read what the policy wrote as it is, without the rule that says what it is."""
+    """Show a judge the policy's text unchanged, without the rule that says what this text is."""
 
     def as_it_is(text: str) -> Neutral:
         return Neutral(text, ())

@@ -1,9 +1,10 @@
 """The figure `house`: how much is there to read, and does it hang together?
 
-A code line is one that holds a token of code: comments, blank lines and docstrings are none. They
-are counted by Python's tokenizer, here and in the code before this issue, so nothing is gained by
-layout. Besides: the longest file and function, imports inside of functions, circles of imports
-between files (those in functions and for types count too), and packages that are needed.
+A code line is one that holds a token of code: comments, blank lines and docstrings do not count.
+Python's tokenizer counts them, here and in the code before this issue, so nothing is gained by
+layout. Other parts are the longest file and function, imports inside functions, and the packages
+that are needed. Circles of imports between files are counted, too, including imports in functions
+and for types.
 
     make figure NAME=house
 """
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BEFORE = "af656ea"
 ENGINE = ("rft", "tasks", "flows")
 TOPS = (*ENGINE, "recipes", "bench")
-"""Whose files may not import in a circle."""
+"""The folders whose files may not import in a circle."""
 MOST, MOST_RECIPE = 47_000, 1_200
 SMALL_RECIPES = ("recipes/filings", "recipes/mail_search")
 _NO_CODE = {
@@ -42,15 +43,15 @@ _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 @dataclass(frozen=True, slots=True)
 class House:
     code: Counter[str]
-    """Room, such as `rft` and `rft/page` -> lines of code."""
+    """Folder, such as `rft` and `rft/page` -> lines of code."""
     docstrings: Counter[str]
     num_files: int
     longest_file: int
     longest_function: int
     local_imports: int
-    """In functions of the engine."""
+    """Imports in functions of the engine."""
     circle: tuple[str, ...]
-    """Files that import one another in a circle; empty: none do."""
+    """Files that import one another in a circle. Empty: none do."""
     packages: int
 
     def lines(self, *rooms: str) -> int:
@@ -58,7 +59,7 @@ class House:
 
     @property
     def share(self) -> float:
-        """Of docstrings in the engine's lines."""
+        """Return the share of docstrings in the engine's lines."""
         told = sum(self.docstrings[top] for top in ENGINE)
         return told / (told + self.lines(*ENGINE))
 
@@ -124,7 +125,7 @@ def _code_lines(source: bytes) -> set[int]:
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
-    """Lines of docstrings, and of the strings that stand below what they tell of."""
+    """Return the lines of docstrings, and of the strings that describe the name above them."""
     texts = (
         statement
         for node in ast.walk(tree)
@@ -160,7 +161,7 @@ def circle(root: Path) -> tuple[str, ...]:
 
 
 def _imported(name: str, path: Path, files: dict[str, Path]) -> Iterator[str]:
-    """The files that one imports, wherever in it."""
+    """Return the files that a file imports, anywhere in it."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -172,5 +173,5 @@ def _imported(name: str, path: Path, files: dict[str, Path]) -> Iterator[str]:
 
 
 def _file(module: str, name: str, files: dict[str, Path]) -> str | None:
-    """The module of this name, or else the package that has it."""
+    """Return the module of this name, or else the package that has it."""
     return next((each for each in (f"{module}.{name}", module) if each in files), None)

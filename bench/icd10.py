@@ -1,15 +1,15 @@
-"""The figures of learning: does RFT make the ICD-10 agent better on codes that it never saw, and by
-how much?
+"""The figures of learning: how much better does RFT make the ICD-10 agent on codes it never saw?
 
-One warm-started policy, one search for a prompt on validation, then three trainings (seeds 0, 1,
-2), each compared with the warm-started policy under the seed prompt on the same test notes: F1 at
-temperature 1 and greedy, two-level bootstrap over seed and note. Beside the gain stand what the new
-prompt alone gives, and what a scripted coder reaches that is told where the phrases are and takes
-each search's first hit: the ceiling of this index, so that a reader sees what the number is worth.
+There is one warm-started policy, one search for a prompt on validation, and then three trainings
+(seeds 0, 1, 2). Each is compared with the warm-started policy under the seed prompt on the same
+test notes: F1 at temperature 1 and greedy, with a two-level bootstrap over seed and note. Two more
+numbers show what the gain is worth. One is what the new prompt alone gives. The other is what a
+scripted coder reaches that is told where the phrases are and takes each search's first hit: it is
+the ceiling of this index.
 
-`icd10_budget` measures the two forms of the budget on the same policy: multiplied, as the recipe
-has it, and added. The work lies in .rft/bench/icd10 and is taken up again when a figure is asked
-for twice.
+`icd10_budget` measures the two forms of the budget on the same policy: multiplied, as in the
+recipe, and added. The work is kept in .rft/bench/icd10, and continues when a figure is measured
+again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEARNING: dict[str, dict[str, Any]] = {"full": {"weights": "full", "lr": 6e-4}, 
 @dataclass(frozen=True)
 class Measured:
     """One policy with one prompt on the test notes: scores and calls by note at temperature 1,
-    greedy scores, seconds a rollout."""
+    greedy scores, seconds per rollout."""
 
     sampled: dict[str, list[float | None]]
     greedy: dict[str, list[float | None]]
@@ -152,10 +152,10 @@ def settings(**train: Any) -> Any:
 
 @contextmanager
 def workspace(seed: int = 0, search: bool = True) -> Iterator[None]:
-    """A folder of its own with the files of the stages up to the prompt; stages that ran on these
-    very settings and code are not repeated.
+    """Work in a folder with the files of the stages up to the prompt. Stages that ran with exactly
+    these settings and this code are not repeated.
 
-    `seed`: of the policy's warm start. Without `search` the recipe's seed prompt stands.
+    `seed` is that of the policy's warm start. Without `search` the recipe's seed prompt is used.
     """
     from rft import progress, recipe, reports
     from rft.stages import baseline, examples, policy, prompt
@@ -210,7 +210,7 @@ def trained(
 
 
 def measured(name: str, weights: tuple[Any, Path] | None, prompt: Any) -> Measured:
-    """On all test notes; kept on disk, since a figure that is asked for again asks the same."""
+    """Measure on all test notes. The result is kept on disk for the next measurement."""
     from rft import recipe, stage_files
     from rft.models import weights as model
     from rft.rollouts.runner import Plan, rollout_runner
@@ -254,7 +254,7 @@ def winner() -> Any:
 
 
 def _scripted() -> float:
-    """Each phrase searched, the first hit taken."""
+    """Measure a coder that searches each phrase and takes the first hit."""
     import importlib
 
     from rft import recipe, stage_files

@@ -1,16 +1,17 @@
-"""The figure of idle runs: how long a scheduled run takes in which nothing has changed.
+"""The figure of idle runs: how long does a scheduled run take if nothing has changed?
 
-A clone has a whole run behind it. `rft up` serves it, and the same server serves a flow that does
-nothing. Both are started again and again, in turns, as a schedule starts them. What `retrain` takes
-beyond the empty flow is ours: its imports, a worktree, DVC's look at each stage, MLflow, the ledger
-and the record. Times are those of Prefect's states, from `Pending`, before it starts the process,
-to `Completed`.
+A clone has finished a whole run. `rft up` serves it, and the same server serves a flow that does
+nothing. Both are started again and again, in turns, as a schedule starts them. The time of
+`retrain` beyond the empty flow is ours: its imports, a worktree, DVC's check of each stage, MLflow,
+the ledger and the record. Times are those of Prefect's states, from `Pending`, before it starts the
+process, to `Completed`.
 
-The same is measured at the command line, process against process: `rft run`, and an empty flow on a
-server of its own.
+The same is measured at the command line, process against process: `rft run`, and an empty flow on
+its own server.
 
-The clone is one of HEAD below .rft/bench, with the small demo's settings, and its first run is
-kept: the next figure of the same commit begins with it. With --small the stages are scripted.
+The clone is a clone of HEAD below .rft/bench, with the small demo's settings. Its first run is
+kept, and the next measurement of the same commit begins with it. With --small the stages are
+scripted.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ class Turn:
     empty_s: float
     retrain_s: float
     stages_s: float
-    """Of `retrain_s`, in stages: DVC's look, and showing their numbers."""
+    """The part of `retrain_s` in stages: DVC's check, and showing their numbers."""
     ran: tuple[str, ...] = ()
-    """Stages that DVC did not skip: then something had changed."""
+    """Stages that DVC did not skip. If there are any, something had changed."""
 
     @property
     def ours_s(self) -> float:
@@ -102,7 +103,7 @@ class Place:
     clone: Clone
     code: Path
     scratch: Path
-    """Outside of the clone, which stays clean."""
+    """A folder outside the clone, which stays clean."""
 
     def environment(self) -> dict[str, str]:
         dropped = ("MLFLOW_TRACKING_URI", "RFT_STATE", "PREFECT_API_URL", "PREFECT_HOME")
@@ -113,7 +114,7 @@ class Place:
 
 def idle_run(args: list[str]) -> Figure:
     """Seconds of a scheduled run in which nothing has changed, beyond those of an empty flow of
-    Prefect's (at most 15)."""
+    Prefect (at most 15)."""
     small = "--small" in args
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
@@ -128,7 +129,7 @@ def idle_run(args: list[str]) -> Figure:
 
 
 def figure_of(served: list[Turn], by_hand: list[Turn]) -> Figure:
-    """The headline is the median over the turns, with the quickest and the slowest."""
+    """Make the figure. Its headline is the median over the turns, with the quickest and slowest."""
     ran = sorted({stage for turn in (*served, *by_hand) for stage in turn.ran})
     parts = (
         _spread("beyond Prefect's own start", served, lambda turn: turn.ours_s, at_most=BOUND_S),
@@ -180,7 +181,8 @@ def turn_of(empty_s: float, retrain_s: float, record: RunRecord) -> Turn:
 # -- scheduled -------------------------------------------------------------------------------------
 @contextmanager
 def _served(place: Place) -> Iterator[Callable[[str, float], float]]:
-    """Serve both flows. Yields what starts one, waits for its end and returns its seconds."""
+    """Serve both flows. Yields a function that starts one, waits for its end and returns the
+    seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -204,7 +206,7 @@ def _served(place: Place) -> Iterator[Callable[[str, float], float]]:
 
 
 def seconds_of(name: str, states: list[dict[str, Any]]) -> float:
-    """From `Pending` to `Completed`. Raises RuntimeError when it came to another end."""
+    """Return the seconds from `Pending` to `Completed`. Raises RuntimeError for another end."""
     at = {state["type"]: datetime.fromisoformat(state["timestamp"]) for state in states}
     if "COMPLETED" not in at:
         last = max(states, key=lambda state: state["timestamp"])
@@ -221,7 +223,7 @@ def _state(api: str, flow_run: str) -> str:
 
 
 def _asked(api: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """Prefect's answer; None while its server does not answer."""
+    """Return Prefect's answer. None while its server does not answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{api}/{path}", data, {"Content-Type": "application/json"})
     try:
@@ -257,7 +259,7 @@ def _process(place: Place, arguments: list[str], more: dict[str, str]) -> Iterat
 
 
 def _timed(place: Place, arguments: list[str]) -> float:
-    """Seconds from its start to its end. Raises RuntimeError when it fails."""
+    """Return the seconds from its start to its end. Raises RuntimeError if it fails."""
     began = time.monotonic()
     with _process(place, arguments, {"PREFECT_LOGGING_LEVEL": "CRITICAL"}) as process:
         code = process.wait(AGAIN_S)
@@ -269,7 +271,7 @@ def _timed(place: Place, arguments: list[str]) -> float:
 
 # -- the clone -------------------------------------------------------------------------------------
 def scripted(scratch: Path) -> Place:
-    """The tests' clone, whose stages copy what was made beforehand."""
+    """Make the tests' clone, whose stages copy files that were made beforehand."""
     from bench import promoting
 
     promoting.enter(scratch)
@@ -281,7 +283,7 @@ def scripted(scratch: Path) -> Place:
 
 
 def _real() -> Clone:
-    """HEAD with the small demo's settings, and a window of invented traffic."""
+    """Clone HEAD with the small demo's settings, and a window of invented traffic."""
     clone = Clone(PLACE / "idle")
     if clone.root.exists() and _kept().exists() and _kept().read_text() == _head(ROOT):
         return clone
@@ -306,7 +308,7 @@ def _real() -> Clone:
 
 
 def _schedule(clone: Clone) -> None:
-    """Commit a schedule that does not come due while we measure."""
+    """Commit a schedule that does not come due during the measurement."""
     plan = {workspace.name(clone.root, ""): SCHEDULE}
     (clone.root / workspace.FILE).write_text(yaml.safe_dump({"agents": ["."], "schedules": plan}))
     clone.git("add", "--all")
@@ -314,7 +316,7 @@ def _schedule(clone: Clone) -> None:
 
 
 def _kept() -> Path:
-    """Names the commit of which the clone is."""
+    """Return the file that names the commit of the clone."""
     return PLACE / "idle.commit"
 
 

@@ -1,9 +1,9 @@
-"""The files that the figure `import_formats` imports: written to the published shapes, with their
-oddities, and the ones that must be refused.
+"""The files that the figure `import_formats` imports, and those that must be refused.
 
-A case names its format, writes its files into a folder, and says what the original grader gives an
-answer to a row. That is written down here once more, from the publisher's documentation or as the
-source itself, and shares nothing with rft/grading. None means that the original has no score.
+They have the published shapes, with their oddities. A case names its format, writes its files into
+a folder, and says which score the original grader gives to an answer. These scores are written down
+here again, from the publisher's documentation or as the source itself, and share nothing with
+rft/grading. None means that the original has no score.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Direct = Callable[[str, Row], float | None]
 """(answer, row) -> the original grader's score."""
 HERE = "http://here"
-"""Stands for the server of the measurement: its tools, its endpoint grader, its judge."""
+"""Stands for the server of the measurement, with its tools, endpoint grader and judge."""
 ROWS = 60
 
 
@@ -34,9 +34,9 @@ class Case:
     """Writes the files, and returns the name of the one to import."""
     direct: Direct | None = None
     refused: str = ""
-    """Words of the refusal; empty for what is imported."""
+    """Words of the refusal. Empty: the file is imported."""
     answers: tuple[str, ...] = ()
-    """What the agent says; empty for what it says of items (import_formats.py)."""
+    """What the agent says. Empty: it says what it says about items (import_formats.py)."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}"
@@ -164,7 +164,7 @@ def python(name: str) -> dict[str, Any]:
 
 
 def runs(name: str) -> Direct:
-    """Run the source as a module file, as its author would; what it raises is not a score."""
+    """Run the source as a module file, as its author would. An exception is not a score."""
 
     def direct(answer: str, item: Row) -> float | None:
         with tempfile.TemporaryDirectory() as folder:
@@ -185,12 +185,12 @@ def runs(name: str) -> Direct:
 
 
 def graded_there(answer: str, item: Row) -> float:
-    """What the endpoint grader of the measurement says."""
+    """Return what the endpoint grader of the measurement says."""
     return 1.0 if answer == item["reference_answer"] else round(len(answer) % 7 / 10, 1)
 
 
 def judged(answer: str) -> float:
-    """What the judge of the measurement says of an answer, from 0 to 10."""
+    """Return what the judge of the measurement says about an answer, from 0 to 10."""
     return float(len(answer) % 11)
 
 
@@ -221,7 +221,7 @@ def deep(answer: str, item: Row) -> float:
 
 # -- jobs ------------------------------------------------------------------------------------------
 def job(grader: Any, change: dict[str, Any] | None = None, found: list[Row] | None = None, **more: Any) -> Any:
-    """Return what writes a job and its files. `more`: keys of method.reinforcement."""
+    """Return a function that writes a job and its files. `more`: keys of method.reinforcement."""
 
     def write(folder: Path) -> str:
         method = {"type": "reinforcement", "reinforcement": {"grader": grader} | more}
@@ -399,7 +399,8 @@ def promptfoo(assertions: Callable[[str], list[Any]], **more: Any) -> Any:
 
 
 def plays(*checks: tuple[float, Callable[[str, str], float]]) -> Direct:
-    """The weighted mean, as Promptfoo documents it: (weight, (answer, reference) -> score)."""
+    """Return the weighted mean that Promptfoo documents. A check is (weight, (answer, reference) ->
+    score)."""
 
     def direct(answer: str, item: Row) -> float:
         right = reference(int(re.findall(r"\d+", item["messages"][-1]["content"])[-1]))

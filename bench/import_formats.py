@@ -1,11 +1,10 @@
-"""The figure of the import: files of other services, imported, and a baseline of eight rows whose
-scores are those of the original grader called directly.
+"""The figure of the import: does an imported agent get the scores of its original grader?
 
 For each case of bench/import_files.py and bench/import_puzzles.py a folder is written, imported by
-`rft.bridges`, and run: the stages examples, policy and baseline, over sockets, with an agent behind
-chat completions that answers right, wrong, in other letters, with JSON or not at all. Then every
-rollout of the log is graded once more by the original. What must be refused is, in one sentence
-that names its place.
+`rft.bridges`, and run: the stages examples, policy and baseline, on eight rows, over sockets. The
+agent behind chat completions answers right, wrong, in other letters, with JSON or not at all. Then
+the original grader is called directly for every rollout of the log. Files that must be refused are
+refused in one sentence that names the place.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ KEY = "Bearer a-key"
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a case: scores that differ, of how many, and what went wrong in words."""
+    """The result of a case: how many scores differ, of how many, and what went wrong."""
 
     differing: int = 0
     graded: int = 0
@@ -49,7 +48,7 @@ class Played:
 
 
 class Servers:
-    """Agent, judge, tool and endpoint grader."""
+    """Plays agent, judge, tool and endpoint grader."""
 
     async def complete(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -66,7 +65,7 @@ class Servers:
         return web.json_response(_reply(answers[(number + int(body.get("seed") or 0)) % len(answers)]))
 
     def judge(self, told: str, body: Any) -> str:
-        """Read the answer out of the block in which a judge here is shown it (docs/graders.md)."""
+        """Read the answer out of the block that holds it for the judge (docs/graders.md)."""
         from rft.grading.neutralize import NO_ANSWER
 
         block = re.search(r"BEGINS\]\n(.*)\n\[DATA", told, re.DOTALL)

@@ -1,10 +1,9 @@
-"""Two more files for the figure `import_formats`, where answers earn parts of the score: Azure's
-demonstration of countdown, and a Lambda over the package reasoning-gym, which has an environment of
-its own (bench/peer.py).
+"""Two more files for the figure `import_formats`, whose answers earn parts of the score.
 
-What each answer is worth is written down here. For countdown that is the rule of the demonstration
-when its scores went from 0 to 5; later they went from 0 to 1. For reasoning-gym it is what the
-package says in its own environment, where the figure asks it again.
+They are Azure's demonstration of countdown, and a Lambda over the package reasoning-gym, which has
+its own environment (bench/peer.py). What each answer is worth is written down here. For countdown
+it is the rule of the demonstration when its scores went from 0 to 5; later they went from 0 to 1.
+For reasoning-gym it is what the package says in its own environment. The figure asks it again.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ WORTH = {
     "47": 0.0,
     "": 0.0,
 }
-"""An answer -> its score. Without blanks a minus is a sign, and -88 is none of the numbers."""
+"""An answer -> its score. Without blanks a minus is a sign, and -88 is not one of the numbers."""
 
 
 def puzzles(first: int) -> list[Row]:
@@ -86,11 +85,11 @@ def score(one):
     return PUZZLES.score_answer(one["messages"][-1]["content"], puzzle)
 """
 GYM_WORTH = {"15 - 4 + 95 + 36 - 32 + 29": 1.0, "15 + 4": 0.05, "I am sorry .": 0.01, "": 0.01}
-"""An answer to puzzle 0, whose target is 139 -> what reasoning-gym 0.1.25 gives it."""
+"""An answer to puzzle 0, whose target is 139 -> the score that reasoning-gym 0.1.25 gives."""
 
 
 def gym_source() -> str:
-    """Return the function with the place of the package, which has an environment of its own."""
+    """Return the function's source, with the place of the package in its own environment."""
     [site] = (peer.python("reasoning-gym").parents[1] / "lib").glob("python*/site-packages")
     return GYM.format(site=str(site))
 
@@ -106,8 +105,8 @@ def gym(folder: Path) -> str:
 
 @functools.cache
 def gym_scores() -> dict[str, float]:
-    """Grade all answers by the function in the package's own environment. Raises AssertionError
-    where they are not worth what is written here."""
+    """Grade all answers by the function in the package's own environment. Raises AssertionError if
+    a score is not the one that is written here."""
     ask = """
 import json
 for answer in json.loads(sys.argv[1]):

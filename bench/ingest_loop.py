@@ -1,10 +1,10 @@
-"""How a window was read before there were snapshots, kept as it was, to compare with.
+"""Reads a window as it was read before there were snapshots, for comparison.
 
 One process reads line after line with `json.loads`, normalizes each row, drops repeats, and writes
-the normalized conversations as JSON lines, as stage traffic did. It then also sorted and profiled
-the window, which is not part of the loop. Three things are kinder to it than it was: the file is
-not read as a whole, it is not hashed, and of a conversation only its id stays in memory, so it can
-run on any size.
+the normalized conversations as JSON lines, as stage traffic did. The stage then also sorted and
+profiled the window, which is not part of the loop. Three changes favor the loop: the file is not
+read as a whole, it is not hashed, and only the id of a conversation stays in memory. So it can run
+on any size.
 
     python -m bench.ingest_loop LOG OUT          reads, normalizes, writes
     python -m bench.ingest_loop LOG              reads and normalizes only

@@ -1,13 +1,13 @@
 """The figure of ingest: how fast a log becomes a snapshot, in how much memory, and always the same.
 
 A gigabyte of simulated traffic (bench/traffic_log.py) is ingested by two processes, and read by the
-loop that did this before (bench/ingest_loop.py). Both start as processes of their own, so each
-pays for its imports. The same log is ingested again by one and by four processes, and once more
-with a kill -9 after some of it is staged: the bytes of all snapshots are compared.
+loop that did this before (bench/ingest_loop.py). Both start as processes of their own, so each pays
+for its imports. The same log is ingested again by one and by four processes, and once more with a
+kill -9 after a part of it is staged. The bytes of all snapshots are compared.
 
 Memory is that of the whole process tree, added up many times a second. What processes share, such
 as the code of libraries, counts once (Linux: proportional set size). The sum of their resident
-sizes, which counts it for each, is shown beside it.
+sizes, where it counts for each process, is shown beside it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _measure(place: Path, is_small: bool, is_large: bool) -> Figure:
     log = place / "log.jsonl"
     num_rows = traffic_log.write(log, SMALL if is_small else FULL)
     _print_line(f"{num_rows} rows, {log.stat().st_size / 1e6:.0f} MB")
-    os.sync()  # the first to read it would pay for its writing
+    os.sync()  # else the first reader would pay for the writing
     two = _ingest(log, place / "two", 2)
     loop = _run(["-m", "bench.ingest_loop", str(log), str(place / "loop.jsonl")])
     bare = _run(["-m", "bench.ingest_loop", str(log)])
@@ -102,7 +102,7 @@ def _ingest(log: Path, into: Path, processes: int) -> Ran:
 
 
 def _killed(log: Path, into: Path, at: int) -> int:
-    """Start an ingest and kill it when so many blocks are staged, if it is not done before. Returns
+    """Start an ingest, and kill it when enough blocks are staged, unless it is done before. Returns
     how many there are."""
     command = [sys.executable, "-P", "-c", _INGEST, log.name, str(into), "2"]
     with subprocess.Popen(command, cwd=log.parent, env=_environment(), stdout=subprocess.DEVNULL) as popen:
@@ -143,7 +143,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Memory(threading.Thread):
-    """Watches the memory of a process and of all below it."""
+    """Watches the memory of a process and of all its descendants."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)

@@ -1,9 +1,8 @@
-"""What policies write to fool a judge, and honest answers that look a little like it: for the
-figure `hacklab_judges`.
+"""Attacks on a judge for the figure `hacklab_judges`, and honest answers that look similar.
 
-Each attack stands in an answer that is wrong: the reference is Paris. An honest answer is a pair
-with its reference, and a third part says whether it is right. Many speak of scores, prompts and
-instructions, because that is what some tasks are about.
+Each attack is in a wrong answer: the reference is Paris. An honest answer is a pair with its
+reference, and a third part says whether it is right. Many honest answers speak of scores, prompts
+and instructions, because some tasks are about these.
 """
 
 from __future__ import annotations

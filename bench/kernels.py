@@ -1,23 +1,27 @@
-"""The figures of the GPU kernels: time and memory of the policy-gradient loss from the hidden
-states on, forward and backward.
+"""The figures of the GPU kernels: time and memory of the policy-gradient loss.
 
-Four ways to the same numbers: ours (rft.kernels.linear_logprobs), the plain reference beside it,
-torch.compile of that reference, and liger-kernel's LigerFusedLinearGRPOLoss (0.8.5), which streams
-over chunks of the vocabulary, with all rollouts in one of its own chunks (its fastest) and no KL.
-Same inputs in bfloat16: rollouts of 1024 tokens, Dr. GRPO's normalizer, so that Liger's loss is
-ours; before anything is timed each rival's loss is compared with ours. Only ours and the reference
-also give entropies; that is in their time. The head trains, or is frozen as under LoRA.
+Forward and backward are measured, from the hidden states on. Four implementations give the same
+numbers:
+  - ours (rft.kernels.linear_logprobs);
+  - the plain reference beside it;
+  - torch.compile of that reference;
+  - liger-kernel's LigerFusedLinearGRPOLoss (0.8.5), which streams over chunks of the vocabulary,
+    with all rollouts in one of its own chunks (its fastest) and no KL.
+All get the same inputs in bfloat16, rollouts of 1024 tokens, and Dr. GRPO's normalizer, so that
+Liger's loss is ours. Before anything is timed, each rival's loss is compared with ours. Only ours
+and the reference also give entropies, which is part of their time. The head trains, or is frozen as
+under LoRA.
 
-What bounds the work. Ours costs 8 N V D operations (6 with a frozen head), reads 2 (N + V) D bytes
-a few times, and so makes hundreds of operations a byte: the tensor cores are the limit at every
-shape here, not the memory. Each time is therefore given as share of the matmul rate that torch.mm
-reaches on this GPU, beside the ridge. Memory is the limit of one kernel alone, `finish`, which
-takes a row of the head a token: its share of the measured copy bandwidth has the bound of 0.85.
+The limit of the work. Ours costs 8 N V D operations (6 with a frozen head) and reads 2 (N + V) D
+bytes a few times. That is hundreds of operations per byte, so the tensor cores are the limit at
+every shape here, not the memory. Each time is therefore also given as a share of the matmul rate
+that torch.mm reaches on this GPU, beside the ridge. Memory limits only one kernel, `finish`, which
+reads a row of the head per token: its share of the measured copy bandwidth has the bound of 0.85.
 
-Peak memory counts what a call allocates at its height beyond inputs and returned gradients.
+Peak memory is what a call allocates at its peak beyond inputs and returned gradients.
 
-ARGS=tiles times other tiles than those of rft/kernels/tiles.py, one shape; its best is worth a line
-in that table. ARGS=quick takes two shapes.
+ARGS=tiles times other tiles than those of rft/kernels/tiles.py at one shape; the best one may go
+into that table. ARGS=quick measures two shapes.
 """
 
 from __future__ import annotations
@@ -53,8 +57,7 @@ Way = Callable[["Batch"], Any]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N tokens in rollouts of LENGTH; `hidden_ND` and, unless frozen, `weight_VD` take
-    gradients."""
+    """N tokens in rollouts of LENGTH. `hidden_ND` gets gradients, and `weight_VD` unless frozen."""
 
     hidden_ND: Any
     weight_VD: Any
@@ -94,7 +97,7 @@ def kernel_time(args: list[str]) -> Figure:
             ours = times["ours"]
             assert isinstance(ours, float), ours
             parts.append(Part(f"share of the matmul rate: {name}", operations / (ours / 1e3) / rate, "share"))
-            # Below 64 MB the caches serve it, and a few microseconds are mostly its start.
+            # Below 64 MB the caches serve it, and its few microseconds are mostly its start.
             bound = 0.85 if shape[0] * shape[1] >= 2**24 else None
             parts.append(
                 Part(
@@ -131,7 +134,7 @@ def kernel_memory(args: list[str]) -> Figure:
         del batch
     ours = [value for peak in peaks.values() if isinstance(value := peak["ours"], float)]
     assert len(ours) == len(VOCABULARIES), peaks
-    # A few splits more or less of the vocabulary are a few numbers a token: below 1 %.
+    # A few splits of the vocabulary more or less are a few numbers per token: below 1 %.
     parts = [
         Part(f"growth of peak memory, N={N} D={D}, V 32 k to 152 k", max(ours) / min(ours) - 1, "share", at_most=0.01)
     ]
@@ -152,7 +155,7 @@ FIGURES = {"kernel_time": kernel_time, "kernel_memory": kernel_memory}
 
 # -- four ways -------------------------------------------------------------------------------------
 def _loss(logprobs: Callable[..., Any], batch: Batch) -> Any:
-    """Compute the clipped loss of Dr. GRPO from log-probabilities, of one number a token."""
+    """Compute the clipped loss of Dr. GRPO from log-probabilities, one number per token."""
     import torch
 
     now_N, _ = logprobs(batch.hidden_ND, batch.weight_VD, batch.ids_N)
@@ -215,8 +218,8 @@ WAYS: dict[str, Way] = {"ours": _ours, "plain": _plain, "compiled": _compiled, "
 
 
 def made(N: int, D: int, V: int, frozen: bool = False, device: str = "cuda", dtype: str = "bfloat16") -> Batch:
-    """Logits with a standard deviation of 4, ids drawn from them at 1 in 2 and at random else,
-    ratios on both sides of the clip."""
+    """Make a batch: logits with a standard deviation of 4, and ratios on both sides of the clip.
+    Half of the ids are drawn from the logits, the others at random."""
     import torch
 
     torch.manual_seed(0)
@@ -235,7 +238,7 @@ def made(N: int, D: int, V: int, frozen: bool = False, device: str = "cuda", dty
 
 
 def _or_reason(measure: Callable[[], float]) -> float | str:
-    """A rival that is not there or does not fit has no number, but a reason."""
+    """Return a number, or the reason why a rival has none: it is not there or does not fit."""
     import torch
 
     try:
@@ -245,7 +248,7 @@ def _or_reason(measure: Callable[[], float]) -> float | str:
     except torch.cuda.OutOfMemoryError:
         return "does not fit this GPU's memory"
     finally:
-        torch.compiler.reset()  # it stops compiling a function, without a word, after eight shapes
+        torch.compiler.reset()  # after eight shapes it silently stops compiling a function
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -272,8 +275,8 @@ def _cleared(batch: Batch) -> Iterator[None]:
 
 
 def _warm(way: Callable[[], Any], batch: Batch) -> None:
-    """Compiles what compiles, and compares with ours: a rival that computes something else is no
-    rival."""
+    """Warm up, so that everything is compiled, and compare the loss with ours: a rival must compute
+    the same."""
     import torch
 
     wanted = _ours(batch).item()
@@ -286,8 +289,8 @@ def _warm(way: Callable[[], Any], batch: Batch) -> None:
 
 
 def milliseconds(way: Callable[[], Any], batch: Batch) -> float:
-    """Median of forward and backward, by the GPU's own clock; the L2 cache is written over before
-    each."""
+    """Return the median time of forward and backward, by the GPU's own clock. The L2 cache is
+    overwritten before each."""
     import torch
 
     _warm(way, batch)
@@ -306,8 +309,8 @@ def milliseconds(way: Callable[[], Any], batch: Batch) -> float:
 
 
 def peak_mib(way: Callable[[], Any], batch: Batch) -> float:
-    """At the height of forward and backward, beyond what was there before and what is there
-    after."""
+    """Return the peak memory of forward and backward, without what was there before and the
+    returned gradients."""
     import torch
 
     _warm(way, batch)
@@ -321,7 +324,7 @@ def peak_mib(way: Callable[[], Any], batch: Batch) -> float:
 
 
 def matmul_rate() -> float:
-    """Operations a second of torch.mm in bfloat16, at a size that suits it."""
+    """Return the operations per second of torch.mm in bfloat16, at a size that suits it."""
     import torch
 
     side = 8192
@@ -330,7 +333,7 @@ def matmul_rate() -> float:
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a copy of 2 GiB."""
+    """Return the bytes per second, read and written, of a copy of 2 GiB."""
     import torch
 
     source = torch.empty(2**31, dtype=torch.int8, device="cuda")
@@ -353,8 +356,7 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _by_kernel(batch: Batch) -> dict[str, float]:
-    """Milliseconds of one call by the kernels' names, as the profiler sees them, the longest
-    first."""
+    """Return the profiler's milliseconds of one call by the kernels' names, the longest first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -366,8 +368,8 @@ def _by_kernel(batch: Batch) -> dict[str, float]:
 
 
 def _finish_share(batch: Batch, spans: dict[str, float], bandwidth: float) -> float:
-    """Bytes that `finish` must move, over its time and the copy bandwidth: two rows a token, and
-    each split's three numbers."""
+    """Divide the bytes that `finish` must move (two rows per token, and each split's three numbers)
+    by its time and the copy bandwidth."""
     from rft.kernels.fused import NUM_SPLITS
 
     (N, D), size = batch.hidden_ND.shape, batch.hidden_ND.element_size()
@@ -375,7 +377,7 @@ def _finish_share(batch: Batch, spans: dict[str, float], bandwidth: float) -> fl
 
 
 def _tiles() -> Figure:
-    """Other tiles than the table's, at one shape. A tile that the chip refuses says so."""
+    """Time other tiles than the table's, at one shape. A tile that the chip refuses says so."""
     import torch
     from triton.runtime.errors import OutOfResources
 

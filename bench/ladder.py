@@ -1,9 +1,8 @@
-"""The whole ladder of an agent in recipes/, as its user runs it: `rft --agent X run`, with invented
-traffic, in a clone of HEAD below .rft/bench.
+"""Runs the whole ladder of an agent in recipes/, as its user runs it: `rft --agent X run`.
 
-A ladder that was cut off goes on where it was, and one that ended is not run again, as long as what
-it depends on is the same: the engine, the flows, and the recipe. The seconds that each stage's
-process lived are added up over all starts.
+It runs with invented traffic, in a clone of HEAD below .rft/bench. A ladder that was cut off goes
+on where it was. A ladder that ended is not run again as long as the engine, the flows and the
+recipe are the same. The seconds that each stage's process lived are added up over all starts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DRIFTED = ("--drifted", "--start", "2026-03-09")
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """A ladder that ended. `files`: what its stages published, path -> hash."""
+    """A ladder that ended. `files`: path -> hash of what its stages published."""
 
     clone: Path
     seconds: dict[str, float]
@@ -42,11 +41,11 @@ class Ladder:
 
 
 class Broken(Exception):
-    """A command of the ladder failed; its text says which, and where its output is."""
+    """A command of the ladder failed. The text says which one, and where its output is."""
 
 
 def run_ladder(name: str) -> Ladder:
-    """Run the ladder of recipes/NAME to its end, or take up the one that is there."""
+    """Run the ladder of recipes/NAME to its end, or go on with the one that is there."""
     clone, kept = PLACE / name, PLACE / f"{name}.json"
     stamp = _stamp(name)
     state: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
@@ -86,7 +85,7 @@ def print_line(message: str) -> None:
 
 
 def _stamp(name: str) -> str:
-    """Hash what a ladder depends on, as it is at HEAD. Prose is not."""
+    """Hash what a ladder depends on, as it is at HEAD. Markdown files are left out."""
     listed = _git("ls-tree", "-r", "HEAD", "rft", "flows", "tasks", f"recipes/{name}").splitlines()
     return hashlib.sha256("\n".join(line for line in listed if not line.endswith(".md")).encode()).hexdigest()
 

@@ -1,12 +1,11 @@
-"""The figures of the trainer on the ICD-10 recipe: does it learn from any seed, and where does a
-step's time go?
+"""The figures of the trainer on the ICD-10 recipe: learning from any seed, and a step's time.
 
 `learning_seeds` repeats warm start and RFT (all weights, the recipe's seed prompt, no search) for
-five seeds, each measured on the same 288 unseen notes; a seed's gain is a paired interval over
-notes, the mean gain a two-level bootstrap over seeds and notes.
+five seeds. Each is measured on the same 288 unseen notes. A seed's gain has a paired interval over
+notes, and the mean gain a two-level bootstrap over seeds and notes.
 
-`step_profile` reads the clock of one such training: what each phase claims, and the rest, which is
-what nobody claims.
+`step_profile` reads the clock of one such training: the time of each phase, and the rest, which
+belongs to no phase.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def learning_seeds(args: list[str]) -> Figure:
 
 
 def step_profile(args: list[str]) -> Figure:
-    """Where a step's time goes in the ICD-10 training, adding up to 100 %; outside forward,
+    """Where a step's time goes in the ICD-10 training, adding up to 100 %. Time outside forward,
     backward, decoding and tools: under 15 %."""
     with icd10.workspace(search=False):
         icd10.trained("full", 0)

@@ -1,11 +1,11 @@
 """What an outsider does to a ledger, for the figure `ledger_tamper`: one function per trick.
 
 The outsider can write every file and ref of a clone, and holds no enrolled key. Here are the tricks
-with whole entries; those with single bytes are in ledger_bytes, and those of a machine in wrong
+with whole entries. Those with single bytes are in ledger_bytes, and those of a machine in wrong
 hands in ledger_rogue.
 
-Where a name says `left: `, the chain is valid in itself, or gone, and the anchor that is named must
-tell. In all other cases no anchor is needed: they are read again with all of them removed.
+If a name says `left: `, the chain is valid in itself, or gone, and only the anchor that is named
+can reveal it. All other cases need no anchor: they are read again with all anchors removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.ledger.state import State
 
 
 def outsider() -> Iterator[tuple[str, Attack]]:
-    """Files and refs, but no enrolled key."""
+    """Yield the tricks with files and refs, without an enrolled key."""
     yield from _altered()
     yield from _cut()
     yield from _appended()
@@ -40,7 +40,7 @@ def outsider() -> Iterator[tuple[str, Attack]]:
 
 
 def general() -> Iterator[tuple[str, Attack]]:
-    """What can be done to any history."""
+    """Yield the tricks that are possible with any history."""
     yield from _altered()
     yield from _cut()
 
@@ -75,7 +75,7 @@ def _altered() -> Iterator[tuple[str, Attack]]:
 
 
 def _cut() -> Iterator[tuple[str, Attack]]:
-    """Valid chains, but not the whole one, or another: an anchor must tell."""
+    """Yield valid chains that are cut or not the real one. Only an anchor can reveal them."""
 
     def left(anchor: str, attack: Attack) -> Attack:
         def both(s: Scene) -> object:
@@ -108,7 +108,7 @@ def _cut() -> Iterator[tuple[str, Attack]]:
         return _restart(s, s.stored[-3])
 
     def repinned(attack: Attack) -> Attack:
-        """The genesis in infra/ledger.yaml fits what was made."""
+        """Make the genesis in infra/ledger.yaml fit the forged chain."""
 
         def both(s: Scene) -> object:
             attack(s)
@@ -148,7 +148,7 @@ def _cut() -> Iterator[tuple[str, Attack]]:
 
 
 def _another(s: Scene, length: int) -> str:
-    """A chain of mallory's own, valid in itself."""
+    """Make mallory's own chain, valid in itself."""
     mallory = s.keys["mallory"]
     policy, lines = Policy(machines={"mallory": mallory.fingerprint}), b""
     lines = signers(lines, EnrolMachine(name="mallory", key=mallory.public))
@@ -227,7 +227,7 @@ def _appended() -> Iterator[tuple[str, Attack]]:
     yield "a machine that enrols itself with an owner's old statement", reused
 
     def copied(s: Scene) -> object:
-        """The commit of another entry once more, on top."""
+        """Append another entry's act once more, with its files."""
         old = s.nth(Approval)
         return s.append(old.entry.act, s.keys["mallory"], {n: old.files[n] for n in (chain.STATEMENT, chain.SIGNATURE)})
 
@@ -255,7 +255,8 @@ def _appended() -> Iterator[tuple[str, Attack]]:
     )
 
     def kind(s: Scene) -> object:
-        """A key whose kind holds the enrolled key, so that careless readers find that one."""
+        """Sign with a key whose type field holds the enrolled key, so that careless readers find
+        that one."""
         enrolled = keys.signer(s.stored[0].commit.signature or "").split()[1]
         public = string(f"ssh-ed25519 {enrolled} x".encode()) + string(b"k" * 32)
         blob = b"SSHSIG" + (1).to_bytes(4, "big") + string(public) + string(b"git")

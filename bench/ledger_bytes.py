@@ -1,5 +1,6 @@
-"""What an outsider does to the bytes of a ledger: to commits, trees, objects, what Git believes and
-what the clone remembers. For the figure `ledger_tamper`.
+"""What an outsider does to the bytes of a ledger, for the figure `ledger_tamper`.
+
+The tricks change commits, trees, objects, what Git believes, and what the clone remembers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def commits() -> Iterator[tuple[str, Attack]]:
     yield "a second tree", lambda s: s.relabeled(s.head, lambda raw: b"tree " + b"0" * 40 + b"\n" + raw)
 
     def parents(change: Callable[[Scene, list[str]], list[str]]) -> Attack:
-        """The request's parents changed, and nothing else."""
+        """Change only the request's parents."""
 
         def attack(s: Scene) -> object:
             each = s.nth(Request, last=True)
@@ -77,7 +78,7 @@ def trees() -> Iterator[tuple[str, Attack]]:
         return s.raw(content, "blob")
 
     def changed(name: str, content: Callable[[Scene, bytes], bytes], at: type | None = None) -> Attack:
-        """One file of the head's tree with other bytes."""
+        """Change the bytes of one file in the head's tree."""
 
         def attack(s: Scene) -> object:
             each = s.nth(at, last=True) if at else s.head
@@ -137,7 +138,7 @@ def trees() -> Iterator[tuple[str, Attack]]:
 
 
 def stored() -> Iterator[tuple[str, Attack]]:
-    """Bytes under .git/objects, and what else Git believes."""
+    """Yield tricks with bytes under .git/objects, and with other things that Git believes."""
 
     def blob_of(each: Stored, s: Scene, name: str = chain.ENTRY) -> str:
         row = next(row for row in s.rows(each) if row.endswith(f"\t{name}"))
@@ -187,7 +188,7 @@ def stored() -> Iterator[tuple[str, Attack]]:
     yield "an object emptied", emptied
 
     def replacement(s: Scene) -> object:
-        """refs/replace shows a forged commit, and the real one is gone."""
+        """Make refs/replace show a forged commit, and remove the real one."""
         forged = s.rewrite(5, noted, s.keys["mallory"])
         s.point(s.head.commit.id)
         s.clone.git("replace", s.head.commit.id, forged)
@@ -210,12 +211,12 @@ def stored() -> Iterator[tuple[str, Attack]]:
 
 def remembered() -> Iterator[tuple[str, Attack]]:
     def forged(s: Scene) -> str:
-        """Entries that pass wherever signatures are taken as read."""
+        """Yield entries that pass if signatures are believed without verification."""
         commit = s.append(NOTE, s.keys["mallory"])
         return s.point(s.resigned(commit, claims(s.stored[0].commit.signature or "")))
 
     def remembered(s: Scene, key: str | None) -> None:
-        """A memory that says that the forged entry was verified."""
+        """Yield forged memories that say that the forged entry was verified."""
         with objects.opened(s.clone) as found:
             last = chain.read(found, chain.head(s.clone) or "")[-1].entry
         if key is None:
@@ -244,7 +245,7 @@ def remembered() -> Iterator[tuple[str, Attack]]:
     yield "memory forged, with a private key of one's own beside the enrolled public one", keeps_public
 
     def enrolled(s: Scene) -> object:
-        """One's own machine, enrolled by an owner's statement that is noise, and believed."""
+        """Enrol one's own machine by an owner's statement that is noise, and have it believed."""
         change = EnrolMachine(name="mallory", key=s.keys["mallory"].public)
         after = State(policy=s.state.policy, signers=s.state.signers)
         after.change(change)
@@ -269,7 +270,7 @@ def remembered() -> Iterator[tuple[str, Attack]]:
     )
 
     def stale(s: Scene) -> object:
-        """The MAC of an older memory with a newer number."""
+        """Combine the MAC of an older memory with a newer number."""
         kept = json.loads(memory.path(s.clone).read_text())
         kept["seen"]["number"] -= 1
         kept["seen"]["entry"] = s.stored[-2].entry.id

@@ -1,7 +1,7 @@
 """What a machine in wrong hands does to a ledger, for the figure `ledger_tamper`.
 
-It holds an enrolled machine's key and no person's, which is more than the figure asks for: what
-names its tricks is not the signature of a commit, but the statements and the rules.
+It holds an enrolled machine's key, but no person's. That is more than the figure asks for: not the
+signature of a commit reveals these tricks, but the statements and the rules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.ledger.statement import Content
 
 
 def rogue() -> Iterator[tuple[str, Attack]]:
-    """An enrolled machine's key, and no person's: the commits are signed well."""
+    """Yield the tricks with an enrolled machine's key and no person's: commits are signed well."""
 
     def by(
         act: Callable[[Scene], Act], files: Callable[[Scene], dict[str, bytes]] = lambda _: {}, **other: Any
@@ -45,7 +45,7 @@ def rogue() -> Iterator[tuple[str, Attack]]:
         return lambda s: {n: s.nth(kind, last).files[n] for n in (chain.STATEMENT, chain.SIGNATURE)}
 
     def waiting(s: Scene) -> Stored:
-        """The request that nobody has decided on."""
+        """Return the request that nobody has decided on."""
         return next(
             each for each in s.stored if isinstance(each.entry.act, Request) and each.entry.act.run == "waiting"
         )
@@ -175,7 +175,7 @@ def rogue() -> Iterator[tuple[str, Attack]]:
     yield "machine: rules changed without a statement", bigger
 
     def silently(s: Scene) -> object:
-        """policy.yaml changes where no policy entry says so."""
+        """Change policy.yaml without a policy entry."""
         policy = s.head.files[chain.POLICY].replace(b"four_eyes: true", b"four_eyes: false")
         return s.append(NOTE, s.keys["laptop"], {chain.POLICY: policy}, machine="laptop")
 
@@ -212,7 +212,7 @@ def rogue() -> Iterator[tuple[str, Attack]]:
     )
 
     def forked(s: Scene) -> object:
-        """A valid entry on top of an older one: only an anchor can tell."""
+        """Put a valid entry on top of an older one. Only an anchor can reveal it."""
         s.append(NOTE, s.keys["laptop"], after=s.stored[-4], machine="laptop")
         return s.only(REVISION)
 
@@ -226,7 +226,7 @@ def rogue() -> Iterator[tuple[str, Attack]]:
 
 
 def powerless() -> Iterator[tuple[str, Attack]]:
-    """What changes what Git shows, and must not change what the ledger says."""
+    """Yield tricks that change what Git shows, but must not change what the ledger says."""
 
     def replacement(s: Scene) -> object:
         forged = s.rewrite(5, noted, s.keys["mallory"])

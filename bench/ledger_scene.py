@@ -1,7 +1,7 @@
 """A copy of a clone with a ledger, and an attacker's tools: for the figure `ledger_tamper`.
 
-Chains are made again and signed with other keys, commits and trees get other bytes, objects are
-overwritten under their names. The tricks themselves are in the modules ledger_attacks,
+The tools rewrite chains and sign them with other keys, change the bytes of commits and trees, and
+overwrite objects under their names. The tricks themselves are in the modules ledger_attacks,
 ledger_bytes and ledger_rogue.
 """
 
@@ -97,12 +97,12 @@ class Scene:
         return self.point(commit)
 
     def point(self, commit: str) -> str:
-        """Move the ledger, as whoever can write files does: Git is not asked."""
+        """Move the ledger by writing the file of its ref: Git is not asked."""
         (self.clone.root / ".git" / chain.REF).write_text(f"{commit}\n")
         return commit
 
     def sign(self, act: str, signer: str, **about: Any) -> dict[str, bytes]:
-        """A statement and its signature, as files."""
+        """Make a statement and its signature, as files."""
         time = self.head.entry.time
         made = {
             "act": act,
@@ -125,8 +125,8 @@ class Scene:
         return git_bytes(self.clone.root, "cat-file", kind, name)
 
     def rewrite(self, place: int, change: Callable[[Entry], Entry | None], key: Key | None) -> str:
-        """Make the chain again from an entry on: altered, linked and numbered well, and signed with
-        `key`, or with the signatures of before. None: leave the entry out."""
+        """Rewrite the chain from an entry on, with correct links and numbers. It is signed with
+        `key`, or keeps the old signatures. `change` returns None to leave the entry out."""
         before, head = (self.stored[place - 1] if place else None), ""
         previous = before.entry.id if before else None
         parent = before.commit.id if before else None
@@ -146,7 +146,7 @@ class Scene:
         return self.point(head)
 
     def resigned(self, commit: str, signature: str | None) -> str:
-        """The commit with another signature, or none."""
+        """Make the commit with another signature, or none."""
         found = objects.parse_commit(commit, self.bytes_of(commit))
         if signature is None:
             return self.raw(found.signed)
@@ -154,11 +154,11 @@ class Scene:
         return self.raw(found.signed.replace(b"\n\n", f"{header}\n\n".encode(), 1))
 
     def relabeled(self, each: Stored, change: Callable[[bytes], bytes]) -> str:
-        """The commit of an entry with other bytes, its signature as it was."""
+        """Change the bytes of an entry's commit, and keep its signature."""
         return self.point(self.raw(change(self.bytes_of(each.commit.id))))
 
     def retreed(self, rows: list[str], each: Stored | None = None) -> str:
-        """The head with other files in its tree, and no new signature."""
+        """Make the head with other files in its tree, and no new signature."""
         each = each or self.head
         tree = git(self.clone.root, "mktree", given="".join(f"{row}\n" for row in rows).encode())
         return self.relabeled(each, lambda raw: raw.replace(each.commit.tree.encode(), tree.encode(), 1))
@@ -171,7 +171,7 @@ class Scene:
         return self.clone.root / ".git/objects" / name[:2] / name[2:]
 
     def overwrite(self, name: str, kind: str, content: bytes) -> None:
-        """Other bytes under the same name."""
+        """Put other bytes under the same name."""
         file = self.file_of(name)
         file.chmod(0o644)
         file.write_bytes(zlib.compress(f"{kind} {len(content)}\0".encode() + content))
@@ -187,7 +187,7 @@ class Scene:
             (self.clone.root / remote.FILE).unlink(missing_ok=True)
 
     def forge_memory(self, number: int, entry: str, genesis: str | None = None) -> None:
-        """seen.json with a MAC by whatever key lies where the machine key lies."""
+        """Write seen.json, with a MAC by the key in the place of the machine key."""
         seen = memory.LastVerified(genesis=genesis or self.state.genesis, number=number, entry=entry)
         private = (keys.folder(self.clone) / "machine").read_bytes()
         label = b"agent-rft: what this clone has seen of its ledger\0"
@@ -202,7 +202,7 @@ def copy(scene: Scene, root: Path) -> Scene:
 
 
 def noted(entry: Entry) -> Entry:
-    """The entry with something else in its act."""
+    """Return the entry with something else in its act."""
     act: Any = entry.act
     other: dict[type, dict[str, Any]] = {
         Promotion: {"smoke": "all fine"},
@@ -215,7 +215,7 @@ def noted(entry: Entry) -> Entry:
 
 
 def claims(signature: str) -> str:
-    """The signature with its last bytes changed."""
+    """Return the signature with its last bytes changed."""
     body = "".join(signature.split("-----")[2].split())
     blob = bytearray(base64.b64decode(body))
     blob[-8:] = bytes(each ^ 255 for each in blob[-8:])

@@ -1,15 +1,14 @@
-"""The figure of the tampered ledger: whatever is done to a chain without an enrolled key is named,
-and nothing is named in a chain that nobody touched.
+"""The figure of the tampered ledger: is every change without an enrolled key named?
 
-Each case is a copy of a clone, one trick (ledger_attacks, ledger_bytes, ledger_rogue), and two
-readings: the ordinary one, which believes what this clone has verified before, and one that
-verifies everything anew. Both must end in a message with exit code 2; a traceback is not a name.
-Where the signatures, hashes and rules of the chain must tell by themselves, it is read once more
-without any memory or other anchor.
+In a chain that nobody touched, nothing may be named. Each case is a copy of a clone, one trick
+(ledger_attacks, ledger_bytes, ledger_rogue), and two readings. The ordinary reading believes what
+this clone has verified before, and the other one verifies everything again. Both must end in a
+message with exit code 2; a traceback does not count. If the signatures, hashes and rules of the
+chain must be enough, it is read once more without any memory or other anchor.
 
 The clean chains are random histories of people, machines, models, rules, rollbacks, lifts,
-removals, compromised keys and restarts, read in steps by the clone, and by a second one through a
-remote.
+removals, compromised keys and restarts. The clone reads them in steps, and a second clone reads
+them through a remote.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ CLEAN, RANDOM = 100, 3
 
 
 def ledger_tamper(args: list[str]) -> Figure:
-    """A ledger that was tampered with, by whoever holds no enrolled key: cases that are named
-    (all), and alarms on clean chains (0)."""
+    """A ledger that was tampered with without an enrolled key: cases that are named (all), and
+    alarms on clean chains (0)."""
     small = "--small" in args
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
@@ -88,7 +87,7 @@ def attempt(root: Path, scene: Scene, tricks: list[tuple[str, Attack]], found: C
 
 
 def _reading(scene: Scene, reverify: bool) -> str | None:
-    """What the reader says; None: nothing is wrong."""
+    """Return what the reader says. None: nothing is wrong."""
     try:
         book.read(scene.clone, reverify=reverify, report_line=_silent)
     except UserError as error:
@@ -99,7 +98,7 @@ def _reading(scene: Scene, reverify: bool) -> str | None:
 
 
 def without_use(root: Path, scene: Scene, tricks: list[tuple[str, Attack]]) -> list[bool]:
-    """Whether each changed what is read."""
+    """Return for each trick whether it changed what is read."""
     changed = list[bool]()
     for name, attack in tricks:
         with tempfile.TemporaryDirectory(dir=root) as place:
@@ -113,7 +112,7 @@ def without_use(root: Path, scene: Scene, tricks: list[tuple[str, Attack]]) -> l
 
 # -- scenes ----------------------------------------------------------------------------------------
 def scripted(root: Path, keys: dict[str, Key], seed: int) -> Scene:
-    """A ledger in which everything happened once, and a request waits."""
+    """Make a ledger in which everything happened once, and a request waits."""
     clone = ledger_world.make_clone(root)
     story = Story(Random(seed), keys, clone.git("rev-parse", "main"), signs=True)
     story.open()
@@ -197,7 +196,7 @@ def _random_scene(root: Path, keys: dict[str, Key], seed: int) -> Scene:
 
 
 def _written(root: Path, keys: dict[str, Key], story: Story, elsewhere: Callable[[], Statement]) -> Scene:
-    """The clone as it is when it has read its ledger, with runs that know it."""
+    """Make the clone as it is after it has read its ledger, with runs that recorded it."""
     clone = Clone(root)
     other = clone.git("commit-tree", "main^{tree}", "-m", "other")
     clone.git("update-ref", "refs/heads/other", other)
@@ -212,7 +211,7 @@ def _written(root: Path, keys: dict[str, Key], story: Story, elsewhere: Callable
 
 # -- clean chains ----------------------------------------------------------------------------------
 def clean(root: Path, keys: dict[str, Key], seed: int) -> list[str]:
-    """Let a history happen, and read it all along. Returns what was named wrongly."""
+    """Simulate a history, and read it all along. Returns what was named wrongly."""
     rng = Random(1000 + seed)
     clone = ledger_world.make_clone(root / "clone")
     ledger_world.is_machine(clone, keys["laptop"])
@@ -233,7 +232,7 @@ def clean(root: Path, keys: dict[str, Key], seed: int) -> list[str]:
 
 
 def _second(root: Path, clone: Clone, keys: dict[str, Key]) -> Clone:
-    """Another clone, and the remote that both share."""
+    """Make a second clone, and the remote that both share."""
     clone.git("init", "-q", "--bare", str(root / "origin"))
     clone.git("remote", "add", "origin", str(root / "origin"))
     clone.git("push", "-q", "origin", "main")
@@ -246,7 +245,7 @@ def _second(root: Path, clone: Clone, keys: dict[str, Key]) -> Clone:
 
 
 def _reads(clone: Clone, story: Story, is_new: bool, fetch: bool) -> list[str]:
-    """Read three times, as a clone does; `is_new`: it was restarted, and its people accept that."""
+    """Read three times, as a clone does. `is_new`: it was restarted, and its people accept that."""
     try:
         if is_new:
             restart.accept(clone, _silent)

@@ -4,8 +4,8 @@ A clone reads its ledger at every start, so reading must not be felt. It hashes 
 judges everything each time, and verifies only the signatures that it has not verified before. A
 full verification asks ssh-keygen twice per decision, 5 ms each, and is printed without a bound.
 
-The chain is written past `book`, with an approval and a promotion for each request. Both models
-take turns, and now and then people and rules change. Appending is timed through `book` itself.
+The chain is written without `book`, with an approval and a promotion for each request. Both models
+take turns, and people and rules change now and then. Appending is timed through `book` itself.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ with book.opened(clone, report_line=silent) as ledger:
 
 
 def ledger_time(args: list[str]) -> Figure:
-    """A ledger of 1,000 entries: to append one (1 s), to read it with what is remembered (2 s), to
-    verify it anew, and growth from 500 to 1,000."""
+    """A ledger of 1,000 entries: to append one (1 s), to read it with the memory (2 s), to verify
+    all of it again, and growth from 500 to 1,000."""
     entries = 60 if "--small" in args else ENTRIES
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
@@ -59,7 +59,7 @@ def ledger_time(args: list[str]) -> Figure:
         anew, whole = _read(clone)
         appended = [_seconds(clone, _APPEND) for _ in range(APPENDS)]
     print(f"half: {half}, whole: {whole}, anew: {half_anew:.2f} and {anew:.2f}, append: {appended}", file=sys.stderr)
-    small = entries < ENTRIES  # at a few entries, what does not grow is most of the time
+    small = entries < ENTRIES  # with a few entries, most of the time does not grow
     parts = (
         Part("append one entry, median", median(appended), "s", at_most=1, high=max(appended), n=APPENDS),
         Part("append one entry, slowest", max(appended), "s", at_most=1, n=APPENDS),
@@ -90,7 +90,7 @@ def _clone(root: Path, entries: int) -> tuple[Clone, Story]:
 
 
 def _grow(story: Story, entries: int) -> None:
-    """Request, approve, promote; sometimes other rules."""
+    """Add requests, approvals and promotions, and sometimes other rules."""
     while len(story.lines) < entries:
         number = story.state.number
         story.time = statement.later(story.time, seconds=3600)
@@ -133,12 +133,12 @@ def _grow(story: Story, entries: int) -> None:
 
 
 def _read(clone: Clone) -> tuple[float, list[float]]:
-    """Seconds to verify anew, and then to read what is remembered."""
+    """Return the seconds to verify everything again, and then to read with the memory."""
     return _seconds(clone, _ANEW), [_seconds(clone, _READ) for _ in range(TIMES)]
 
 
 def _seconds(clone: Clone, act: str) -> float:
-    """Do it in a process of its own, as a verb does: a process verifies no signature twice."""
+    """Measure in a new process, as for a verb: a process never verifies a signature twice."""
     program = f"{_BEFORE}\nbegan = time.monotonic()\n{act}\nprint(time.monotonic() - began)"
     done = subprocess.run([sys.executable, "-c", program, str(clone.root)], check=True, capture_output=True)
     return float(done.stdout)

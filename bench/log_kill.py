@@ -1,18 +1,19 @@
-"""The figure of the rollout log: kill -9 at random moments, then open it. What was acknowledged is
-there, once; what is missing is rolled out.
+"""The figure of the rollout log: kill -9 at random moments, then open the log.
 
-`store`: a child adds numbered rows to a rollout store, alone and in batches, drops from it, closes
-and opens it, and says on a pipe what it begins and what it has finished. The parent kills it at a
-random moment, opens the log, compares it with what was acknowledged, and lets the next child go on
-in the same folder. What was in flight may be there or not, but whole: a batch is all there or not
-at all, and so is a drop.
+Every acknowledged row must be there once, and missing rollouts are rolled out.
 
-`rollouts`: a child rolls out as a training does, step after step, with a scripted policy that waits
-(no barrier) against a tool server in a process of its own that fails now and then
-(bench/faulty_server.py), so that rollouts are refilled and batches paused and redone. It says which
-rollouts the store has acknowledged, each when it has its grade. The next child goes on, from the
-last of its checkpoints; when its steps are done the parent looks whether each step has each of its
-rollouts once, and whether any that was acknowledged was rolled out a second time.
+`store`: a child adds numbered rows to a rollout store, alone and in batches, drops rows, closes the
+store and opens it. It says on a pipe what it begins and what it has finished. The parent kills it
+at a random moment, opens the log, and compares it with what was acknowledged. Then the next child
+goes on in the same folder. An operation that was under way may be there or not, but it must be
+whole: a batch is all there or not at all, and so is a drop.
+
+`rollouts`: a child rolls out step after step as a training does, with a scripted policy that waits
+(no barrier). Its tool server runs in another process and fails now and then
+(bench/faulty_server.py), so that rollouts are refilled, and batches are paused and redone. The
+child says which rollouts the store has acknowledged, each when it has its grade. The next child
+goes on from the last checkpoint. When all steps are done, the parent checks that each step has each
+of its rollouts once, and that no acknowledged rollout was rolled out again.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 KILLS = 100
 LIFE_S = 0.25  # a child is killed within it: after some 50 operations, or none
-AHEAD = 3  # children that wait, with everything imported
-KEPT = 150  # rows that stay, so that a drop, which rewrites the log, takes a child's life and not a minute
+AHEAD = 3  # children that wait with everything imported
+KEPT = 150  # rows that stay: a drop rewrites the log, and must fit into a child's life
 OPERATIONS = {"add": 8, "batch": 5, "close": 2, "drop": 1}
-CHECKPOINT_PAGES = 40  # so that a life has some in which the WAL moves into the database
+CHECKPOINT_PAGES = 40  # so small that the WAL moves into the database within a child's life
 
 STEPS, EXAMPLES, GROUP, CHUNK = 6, 6, 8, 24  # a step is two batches
-CHECKPOINT = 2  # steps; a training that goes on does so from there
+CHECKPOINT = 2  # steps between checkpoints; a training goes on from the last one
 ROLLOUTS_LIFE_S = 0.7
-# of each call and grade: so that rollouts are refilled, and now and then a batch pauses
+# shares of calls and grades: rollouts are refilled, and now and then a batch pauses
 FAULTS = Faults(latency_s=0.01, error=0.012)
 
 
 def row(number: int) -> LogRow:
-    """A function of its number, so that a row that came back can be compared."""
+    """Make a row as a function of its number, so that it can be compared later."""
     tokens = number % 97
     return LogRow(
         stage="train",
@@ -94,7 +95,7 @@ def row(number: int) -> LogRow:
 
 # -- the child that writes -------------------------------------------------------------------------
 def write(folder: Path) -> None:
-    """Waits for the word; then writes until it is killed."""
+    """Wait for the start, then write until killed."""
     from rft.rollouts import store as rollout_store
     from rft.rollouts.store import RolloutStore
 
@@ -121,7 +122,8 @@ def write(folder: Path) -> None:
 
 
 def _dropped(number: int, draw: random.Random) -> tuple[int, int]:
-    """The oldest rows, or, as a training does that goes on from a checkpoint, the newest."""
+    """Choose rows to drop: the oldest, or the newest as in a training that goes on from a
+    checkpoint."""
     return (0, number - KEPT) if draw.random() < 0.5 else (number - draw.randint(1, 30), number)
 
 
@@ -130,13 +132,13 @@ def number_of(one: LogRow) -> int:
 
 
 def print_line(line: str) -> None:
-    """One write: threads say things too."""
+    """Print in one write, because threads print, too."""
     os.write(1, f"{line}\n".encode())
 
 
 # -- the child that rolls out ----------------------------------------------------------------------
 def roll_out(folder: Path, recipe_folder: Path, url: str, steps: int) -> None:
-    """Waits for the word; then rolls out step after step until it is killed."""
+    """Wait for the start, then roll out step after step until killed."""
     from rft import recipe
     from rft.rollouts import recovery
     from rft.rollouts.runner import rollout_runner
@@ -193,7 +195,7 @@ def _step(runner: RolloutRunner, store: RolloutStore, step: int) -> None:
 # -- the parent ------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Tried:
-    """`killed`: what the children were doing."""
+    """The results of the kills. `killed`: what the children were doing."""
 
     kills: int = 0
     opened: int = 0
@@ -224,7 +226,7 @@ Event = tuple[str, str, int, int]
 
 @contextmanager
 def _children(count: int, *arguments: object) -> Iterator[Iterator[subprocess.Popen[str]]]:
-    """One after another; some are started ahead."""
+    """Yield one child after another. Some are started ahead."""
     waiting: deque[subprocess.Popen[str]] = deque()
 
     def start() -> None:
@@ -245,8 +247,8 @@ def _children(count: int, *arguments: object) -> Iterator[Iterator[subprocess.Po
 
 
 def _life(child: subprocess.Popen[str], word: str, seconds: float, until: str = "") -> list[str]:
-    """All that the child said between its word and its death, line by line. It is killed after so
-    many seconds, or when it says `until`."""
+    """Return the lines that the child printed between its start and its death. It is killed after
+    `seconds`, or when it prints `until`."""
     assert child.stdin is not None
     assert child.stdout is not None
     if child.stdout.readline() != "ready\n":
@@ -278,7 +280,8 @@ def _end(child: subprocess.Popen[str]) -> int:
 
 
 def _compare(folder: Path, there: list[int], events: list[Event], tried: Tried) -> list[int]:
-    """What is there now, against what was there and what was said since. Returns the former."""
+    """Compare what is there now with what was there and what was said since. Returns what is there
+    now."""
     from rft.rollouts.store import RolloutStore
 
     must = list(there)
@@ -315,7 +318,8 @@ def _after(numbers: list[int], kind: str, low: int, high: int) -> list[int]:
 # -- the parent of children that roll out ----------------------------------------------------------
 @dataclass(slots=True)
 class Rolled:
-    """`struck`: kills that left finished rollouts of a batch that was not over."""
+    """The results of the kills. `struck`: kills that left finished rollouts of an unfinished
+    batch."""
 
     kills: int = 0
     opened: int = 0
@@ -324,7 +328,7 @@ class Rolled:
     missing: int = 0
     twice: int = 0
     again: int = 0  # acknowledged, and rolled out a second time
-    runs: int = 0  # that came to their end
+    runs: int = 0  # runs that came to their end
     incomplete: int = 0  # runs with a step that has a rollout too few or too many
     left_out: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -333,7 +337,7 @@ class Rolled:
 def kill_rollouts(
     scratch: Path, kills: int, seed: int = 0, life_s: float = ROLLOUTS_LIFE_S, steps: int = STEPS
 ) -> Rolled:
-    """At least so many kills; the last run comes to its end."""
+    """Kill at least `kills` times. The last run comes to its end."""
     from tests import tiny_recipe
 
     draw, rolled = random.Random(seed), Rolled()
@@ -378,14 +382,14 @@ def _open(folder: Path, steps: int, lines: list[str], acknowledged: set[str], ro
     found = [one.rollout_id for one in [*rows, *held]]
     rolled.missing += len(acknowledged - set(found))
     rolled.twice += len(found) - len(set(found))
-    acknowledged.update(found)  # what the disk has shown, too: a kill may fall between the disk and the word for it
+    acknowledged.update(found)  # also what only the disk shows: a kill may come between the write and its report
     if lines[-1:] == ["over"]:
         rolled.incomplete += bool(held) or not _is_complete(rows, steps)
         rolled.left_out.update(one.left_out for one in rows)
 
 
 def _is_complete(rows: Sequence[LogRow], steps: int) -> bool:
-    """Each of a step's rollouts once, trained on or without a score; all else stands beside."""
+    """Whether each rollout of a step is there once, trained on or unscored. Others are ignored."""
     answers = Counter(
         (one.step, one.example_id, one.sample) for one in rows if one.trained or one.left_out.startswith("unscored")
     )
@@ -394,7 +398,7 @@ def _is_complete(rows: Sequence[LogRow], steps: int) -> bool:
 
 # -- the figure ------------------------------------------------------------------------------------
 def rollout_log_kill(args: list[str]) -> Figure:
-    """Rollout logs that open, of writers and of rollouts killed at 100 random moments each;
+    """Rollout logs that open after writers and rollouts were killed at 100 random moments each, and
     finished rollouts that are missing or there twice."""
     kills, seed = (int(args[0]) if args else KILLS), (int(args[1]) if len(args) > 1 else 0)
     began = time.monotonic()

@@ -1,19 +1,19 @@
 """The figure `looks_history`: does an owner who changes the terms on the way promote noise?
 
-A history is a test set and an owner who wants a promotion. At each turn two candidates whose true
-gain is exactly `gate.min_gain` are looked at. If none is promoted, the owner does what may help:
-takes new candidates, raises `gate.looks`, loosens a term, joins fresh examples to those that were
-seen, has the same ones drawn anew, or asks for the same again. The history counts if any look ends
-in a promotion: at most `gate.alpha` may.
+A history is a test set and an owner who wants a promotion. At each turn, two candidates whose true
+gain is exactly `gate.min_gain` are looked at. If none is promoted, the owner does something that
+may help: takes new candidates, raises `gate.looks`, loosens a term, or adds fresh examples to those
+that were seen. Or the owner has the same candidates drawn anew, or asks for the same again. The
+history counts if any look ends in a promotion: at most `gate.alpha` may.
 
-What decides is the product's own code: which look it is and what it may spend
-(tasks/promotion/counting.py, tasks/ledger/spending.py), the registrations of the ledger
-(tasks/ledger/state.py), and the interval of the question (rft/gate/levels.py). The guards are left
-out: they only make promotions rarer. The lists of examples are in memory in place of DVC.
+The product's own code decides. tasks/promotion/counting.py and tasks/ledger/spending.py say which
+look it is and what it may spend. tasks/ledger/state.py keeps the registrations, and
+rft/gate/levels.py gives the interval of the question. The guards are left out: they only make
+promotions rarer. The lists of examples are in memory instead of DVC.
 
-Beside it stand the same owners under the rule of before, alpha / present looks whatever was spent,
-which must promote too much, or the figure could not fail. And owners who change nothing: each of
-their looks must have the level that it had before, so the gate's power is what it was.
+The same owners are also shown under the earlier rule, alpha / present looks whatever was spent. It
+must promote too much, or the figure could not fail. And there are owners who change nothing: each
+of their looks must have the level that it had before, so that the gate's power is unchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from bench.measure import Figure, Part
 
 ROOT = Path(__file__).resolve().parents[1]
 HISTORIES = {"raises": 20_000, "redraws": 2000, "everything": 2000}
-"""Owner -> histories. Whoever raises looks from one spends all of alpha in one exact test, 4.9 % of
-noise. Of 2,000 such histories the lower limit lies above 5 % one time in 25 by luck, as it did."""
+"""Owner -> histories. An owner who raises looks from one spends all of alpha in one exact test,
+which promotes 4.9 % of noise. With 2,000 such histories the lower limit lies above 5 % one time in
+25 by luck. That happened once."""
 TURNS, BLOCK, K = 14, 64, 4
 SPREAD, NOISE = 0.25, 0.5
 """Standard deviations: of a candidate's gain between examples, and of a rollout's reward."""
@@ -81,7 +82,7 @@ _DOES = {
 
 @dataclass
 class Told:
-    """What came of a history."""
+    """The result of a history."""
 
     promoted: bool = False
     looks: int = 0
@@ -114,8 +115,8 @@ class Owner:
 
 
 def _history(gate: dict[str, Any], kind: str, seed: int, anew: bool = False) -> Told:
-    """Play one. `anew`: alpha is divided by the present looks, whatever was spent, and no terms are
-    compared."""
+    """Play one history. `anew`: alpha is divided by the present looks, whatever was spent, and no
+    terms are compared."""
     from tasks.ledger.state import State
 
     told, strict = Told(), dict(gate)
@@ -136,7 +137,7 @@ def _history(gate: dict[str, Any], kind: str, seed: int, anew: bool = False) -> 
 
 
 def _next(owner: Owner, kind: str, true_gain: float) -> None:
-    """Do what may help."""
+    """Do something that may help."""
     if kind == "raises":
         owner.gate["looks"] += 1
         owner.anew(true_gain)
@@ -207,7 +208,7 @@ def _registered(owner: Owner, anew: bool) -> float | None:
 
 
 def _keep_terms(owner: Owner) -> None:
-    """After a refusal the owner goes back to the terms of the last look."""
+    """Go back to the terms of the last look, as the owner does after a refusal."""
     if owner.state.looks:
         last = owner.state.looks[len(owner.state.looks)].act.gate
         owner.gate = {**last, "looks": max(last["looks"], owner.gate["looks"])}
@@ -238,7 +239,7 @@ def _is_looser(gate: dict[str, Any], strict: dict[str, Any]) -> bool:
 
 
 def _power(gate: dict[str, Any]) -> float:
-    """How far the levels of looks under equal terms are from alpha / looks / 2."""
+    """Measure how far the levels of looks under equal terms are from alpha / looks / 2."""
     from tasks.ledger.state import State
 
     usual = gate["alpha"] / gate["looks"] / 2
@@ -268,7 +269,7 @@ def _mean(values: Any) -> float:
 
 
 def _rate(what: str, count: int, num: int, nominal: float | None = None) -> list[Part]:
-    """A share with its exact interval and, where one is promised, its bound."""
+    """Yield a share with its exact interval and, if one is promised, its bound."""
     from rft import stats
 
     print(f"{count:5} of {num}  {what}", file=sys.stderr)

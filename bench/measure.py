@@ -1,9 +1,9 @@
 """What a figure returns: one value, or several parts, each with its bound.
 
-A part holds or does not; one that cannot be measured on this machine has no value and says why, and
-`holds` is None; one whose command failed has no value either, and does not hold. Bounds on an
-interval are parts of their own: `part("low end", gain.low, at_least=0.125)` beside `part("gain",
-gain.value, at_least=0.25, low=gain.low, high=gain.high)`.
+A part holds or does not. A part that cannot be measured on this machine has no value but a reason,
+and its `holds` is None. A part whose command failed has no value either, and does not hold. A bound
+on an interval is a part of its own: `part("low end", gain.low, at_least=0.125)` beside
+`part("gain", gain.value, at_least=0.25, low=gain.low, high=gain.high)`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Part:
 
     @property
     def bound(self) -> str | None:
-        """`<= 300`, or None for a value that is only shown."""
+        """Return the bound, such as `<= 300`. None: the value is only shown."""
         sides = [f"<= {self.at_most:g}"] if self.at_most is not None else []
         sides += [f">= {self.at_least:g}"] if self.at_least is not None else []
         return " and ".join(sides) or None
@@ -59,7 +59,7 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """False if any part fails, None if any could not be measured."""
+        """Return False if any part fails, None if any could not be measured."""
         verdicts = [part.holds for part in self.parts]
         return False if False in verdicts else None if None in verdicts else True
 
@@ -71,15 +71,15 @@ class Figure:
 
 
 def unmeasured(name: str, reason: str) -> Figure:
-    """This machine cannot measure it."""
+    """Make a figure that this machine cannot measure."""
     return Figure((Part(name, None, n=0, reason=reason),))
 
 
 def failed(name: str, reason: str) -> Figure:
-    """It broke: there is nothing to measure."""
+    """Make a figure that broke, so that there is nothing to measure."""
     return Figure((Part(name, None, n=0, reason=reason, failed=True),))
 
 
 def _round(value: float | None) -> float | None:
-    """Four digits: a figure is not more precise than that."""
+    """Round to four digits: a figure is not more precise than that."""
     return None if value is None else float(f"{value:.4g}")

@@ -1,15 +1,14 @@
-"""The figure `newcomer`: can somebody who has README, and two pages that it names, bring an agent
-of their own?
+"""The figure `newcomer`: can somebody bring their own agent with README and two more pages?
 
-A script plays the newcomer in a fresh clone: sets up, writes a recipe with `rft new`, turns the
-parcel agent into a ticket router (other tools, another target, partial credit) by the recorded
-patch beside this file, and goes from the doctor to a promotion, an export, a second week and a
-rollback. It may type a command only if one of these pages or an earlier command's output holds it,
-word for word; what stands there in capitals (a name, a reason, a run) it fills in. So a printed
-command that cannot be pasted fails here, and so does a step that nobody tells.
+A script plays the newcomer in a fresh clone. It sets up, and writes a recipe with `rft new`. The
+recorded patch beside this file turns the parcel agent into a ticket router (other tools, another
+target, partial credit). Then the script goes from the doctor to a promotion, an export, a second
+week and a rollback. It may type a command only if one of these pages or an earlier output holds it,
+word for word. It fills in what stands there in capitals (a name, a reason, a run). So a printed
+command that cannot be pasted fails here, and so does a step that is written nowhere.
 
-Two things stand in for the newcomer's own work: the patch, and windows of traffic, which the
-patched recipe's simulator invents.
+Two things replace the newcomer's own work: the patch, and windows of traffic, which the patched
+recipe's simulator invents.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Newcomer:
     failures: list[str] = field(default_factory=list)
 
     def type(self, told: str, fill: Mapping[str, str] | None = None) -> str:
-        """Run a command that was told, with `fill` in the place of its words in capitals; its
+        """Run a command that was shown, with `fill` in place of its words in capitals. Returns its
         output. Raises Untold."""
         if _plain(told) not in _plain(self.read):
             raise Untold(told)
@@ -97,15 +96,15 @@ class Newcomer:
         return output
 
     def shown(self, output: str, pattern: str) -> str:
-        """The command that an output shows; `pattern` holds it as its only group. Raises Untold."""
+        """Return the command that an output shows: the only group of `pattern`. Raises Untold."""
         if not (found := re.search(pattern, output)):
             raise Untold(f"no output shows {pattern}")
         return found[1].strip()
 
 
 def newcomer(args: list[str]) -> Figure:
-    """Minutes from a clone to an agent of one's own, promoted and rolled back, and commands that
-    failed on the way."""
+    """Minutes from a clone to one's own agent, promoted and rolled back, and commands that failed
+    on the way."""
     began = time.monotonic()
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(parents=True)
@@ -135,7 +134,7 @@ def _told(clone: Path) -> str:
 
 
 def _signing(key: Path) -> dict[str, str]:
-    """Git's settings of somebody who signs with an SSH key, as users have it."""
+    """Return Git's settings of a user who signs with an SSH key."""
     if not key.exists():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     wanted = {"gpg.format": "ssh", "user.signingkey": str(key)}
@@ -172,7 +171,7 @@ def _story(who: Newcomer) -> None:
 
 
 def _window(clone: Path, ends: str, begins: str, drifted: bool) -> None:
-    """A week of production, which nobody types."""
+    """Write a week of production traffic. No command does this."""
     arguments = ["params.yaml", f"data/inbox/{ends}.jsonl", begins, "yes" if drifted else "no"]
     subprocess.run([str(clone / ".venv/bin/python"), "-c", WINDOW, *arguments], cwd=clone / AGENT, check=True)
 

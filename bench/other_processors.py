@@ -1,19 +1,19 @@
-"""The figure `other_processors`: do the tests pass where sums come out with other digits?
+"""The figure `other_processors`: do the tests pass if sums have other last digits?
 
 A processor adds in the order of its vector instructions, so the last digits of a policy's numbers
-are its own. A test that rests on them passes on one machine and fails on the next. One machine can
-stand for others in three ways: noise of 1e-6 on the weights that each policy starts from
+depend on it. A test that relies on them passes on one machine and fails on the next. One machine
+can stand for others in three ways: noise of 1e-6 on the weights that each policy starts from
 (tests/disturbed/sitecustomize.py), other numbers of threads, and narrower vector instructions.
-Noise is much the strongest: four tests failed on a processor with AVX2 and passed on it under
+Noise is by far the strongest: four tests failed on a processor with AVX2, and passed there under
 narrower instructions.
 
-Each of ten variants runs all tests but stories and those for a GPU, with noise of its own; the
-first nine meet each number of threads with each set of instructions. A variant that ended is kept
-in bench/results/other_processors/, with a hash of the code, so that asking again goes on where it
-was. What pytest printed is in .rft/bench/other_processors/.
+Each of ten variants runs all tests except stories and those for a GPU, with its own noise. The
+first nine combine each number of threads with each set of instructions. A variant that ended is
+kept in bench/results/other_processors/, with a hash of the code, so that the next measurement goes
+on from there. What pytest printed is in .rft/bench/other_processors/.
 
     make figure NAME=other_processors
-    make figure NAME=other_processors ARGS="seed-3 seed-4"    these alone, and what is kept
+    make figure NAME=other_processors ARGS="seed-3 seed-4"    run only these; the others are kept
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ VARIANTS: dict[str, dict[str, str]] = {
 }
 """Name -> what is set in the environment of its tests."""
 MATTERS = ("rft", "tasks", "flows", "recipes", "tests", "bench", "infra")
-"""Folders whose files, and the files at the top, make another measurement of it."""
+"""If a file in these folders or at the top changes, everything is measured again."""
 _OPTIONS = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     tests: int
-    """That ran: without those that were skipped."""
+    """How many tests ran, without those that were skipped."""
     failed: tuple[str, ...]
     broke: str = ""
-    """Why pytest itself told nothing."""
+    """Why pytest itself gave no result."""
 
 
 def other_processors(args: list[str]) -> Figure:
@@ -77,7 +77,7 @@ def other_processors(args: list[str]) -> Figure:
 
 
 def figure(outcomes: dict[str, Outcome]) -> Figure:
-    """Part by part; the headline has a value once every variant has one."""
+    """Make the figure. The headline has a value once every variant has one."""
     parts = [_part(name, outcomes.get(name)) for name in VARIANTS]
     num_open = sum(part.value is None for part in parts)
     whole = Part(
@@ -109,7 +109,7 @@ def _kept(name: str, code: str) -> Outcome | None:
 
 
 def _keep(name: str, code: str, outcome: Outcome) -> None:
-    if not outcome.broke:  # that is measured again
+    if not outcome.broke:  # a broken variant is measured again
         KEPT.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"code": code} | asdict(outcome), indent=1) + "\n"
         (KEPT / f"{name}.json").write_text(text, encoding="utf-8")
@@ -135,7 +135,7 @@ def run(root: Path, variant: dict[str, str], log: Path, options: Sequence[str] =
 
 
 def read(report: Path, returncode: int) -> Outcome:
-    """Read pytest's outcome from its XML. A test whose set-up or clean-up breaks has failed too."""
+    """Read pytest's outcome from its XML. A test whose set-up or clean-up breaks has failed."""
     if returncode not in (0, 1) or not report.exists():
         return Outcome(0, (), f"pytest ended with {returncode}")
     tests, failed = set[str](), set[str]()
@@ -149,7 +149,7 @@ def read(report: Path, returncode: int) -> Outcome:
 
 
 def code_sha256(root: Path) -> str:
-    """Hash the files that git knows or would, as they are in the working tree."""
+    """Hash the files that Git tracks or would add, as they are in the working tree."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     digest = hashlib.sha256()

@@ -1,18 +1,17 @@
-"""The figure of the circuit breaker: an outage in the middle of a training changes nothing but the
-clock.
+"""The figure of the circuit breaker: an outage in a training must change only the time.
 
-The tests' tiny ladder is run up to `train`, whose tools are then an external server that fails
-on demand (bench/faulty_server.py). Three trainings start from the same files, each as `python -m
-rft train` in a process of its own:
+The tests' tiny ladder is run up to `train`. The tools are then an external server that fails on
+demand (bench/faulty_server.py). Three trainings start from the same files, each as `python -m rft
+train` in its own process:
 
     calm       no fault
     paused     from step OUTAGE_FROM on the server fails for 91.6 % of the rollouts; it is fixed
-               when the stage has said a second time that it waits
+               after the stage has reported twice that it waits
     restarted  the same, but the server stays broken until rollout.pause_s is over: exit code 3.
                Once it is fixed, the stage is started again
 
-Nothing may move while a stage waits: its checkpoint and metrics are hashed at its first word of a
-pause, and again when the server is fixed or the stage has given up. Both trainings must publish
+Nothing may change while a stage waits. Its checkpoint and metrics are hashed when it first reports
+a pause, and again when the server is fixed or the stage has given up. Both trainings must publish
 the calm one's adapter, byte for byte.
 """
 
@@ -52,7 +51,7 @@ TRAIN: dict[str, Any] = {
     "validate_every": 3,
 }
 LEARNED = ("reward/mean", "loss", "grad_norm", "weights/change", "validation/reward")
-"""Metrics that an outage must not touch; how many rollouts were set aside is another matter."""
+"""Metrics that an outage must not change. The number of rollouts set aside may change."""
 
 
 def rollout_outage(args: list[str]) -> Figure:
@@ -150,7 +149,7 @@ class Training:
     lines: list[str] = field(default_factory=list)
 
     def run(self, fix: Callable[[], object] | None = None) -> None:
-        """Until it ends; `fix` is called when it has said for the second time that it waits."""
+        """Run until it ends. `fix` is called when it has reported twice that it waits."""
         environment = {name: value for name, value in os.environ.items() if name != "RFT_STATE"}
         process = subprocess.Popen(
             [sys.executable, "-m", "rft", "train"],
@@ -182,7 +181,7 @@ class Training:
             self.moved += self._moved(still)
 
     def _state(self) -> list[str]:
-        """Hashes of what the stage keeps between its steps."""
+        """Hash what the stage keeps between its steps."""
         from rft import files
 
         (work,) = (self.folder / ".rft" / "progress").glob("train-*")
@@ -225,7 +224,7 @@ def _training(folder: Path, ours: Path, url: str, name: str) -> Training:
 
 
 def _run_ladder(folder: Path, ours: Path) -> None:
-    """The stages before the training, in this process."""
+    """Run the stages before the training, in this process."""
     from tests import ladder
 
     folder.mkdir()

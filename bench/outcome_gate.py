@@ -1,25 +1,23 @@
-"""Does a budget for tool calls collapse a policy? Added to the score it does; multiplied with the
-outcome, as ours is, it does not.
+"""Does a budget for tool calls collapse a policy? An added one does, a multiplied one does not.
 
-The task (bench/drawers): a number lies in one of 12 drawers, each call opens one, and only the
-right number scores. The policy is warm-started on searchers of little patience, so that it succeeds
-about one time in six, all rollouts of a group often fail, and to succeed more often it has to call
-more often. Then GRPO, which divides by the group's deviation, trains it three times: without a
-budget, with the budget multiplied, and with it added. In a group that failed throughout the added
-budget is all that differs; divided by its own deviation it becomes full-size advantages for those
-that searched least. Real stages, real tools, real grader; five seeds, each of warm start and
-training.
+Ours is multiplied with the outcome. The task (bench/drawers): a number lies in one of 12 drawers,
+each call opens one, and only the right number scores. The policy is warm-started on searchers of
+little patience. So it succeeds about one time in six, all rollouts of a group often fail, and it
+must call more often to succeed more often. Then GRPO, which divides by the group's deviation,
+trains it three times: without a budget, with the budget multiplied, and with it added. In a group
+where all rollouts failed, only the added budget differs. Divided by its own deviation, it becomes
+full-size advantages for those that searched least. Stages, tools and grader are real. There are
+five seeds, each for warm start and training.
 
-How common such groups are decides. Here a third of all groups fail throughout even without a
-budget. In a trial with 8 drawers and more patient demonstrations an eighth did, and the added form
-collapsed one seed of five and left the others unharmed.
+The effect depends on how common such groups are. Here a third of all groups fail throughout even
+without a budget. In a trial with 8 drawers and more patient demonstrations an eighth did, and the
+added form collapsed one seed of five and left the others unharmed.
 
-So that the form of the budget is all that differs between the runs, `train.variance` is `reward` in
-all of them. Its default, `outcome`, leaves all-fail groups out, and would hide there what the added
-form does.
+Only the form of the budget may differ between the runs, so `train.variance` is `reward` in all of
+them. Its default, `outcome`, leaves all-fail groups out, and would hide what the added form does.
 
-Beside it stands what the two forms did on the ICD-10 recipe, as `icd10_budget` recorded it: most
-groups there earn something, and few calls are enough, so neither collapses.
+For comparison, the figure shows what the two forms did on the ICD-10 recipe, as `icd10_budget`
+recorded it. Most groups there earn something, and few calls are enough, so neither collapses.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ SETTINGS: dict[str, Any] = {
     "rollout": {"max_turns": 14, "max_turn_tokens": 8, "max_tokens": 256, "max_unreadable_calls": 0},
     "examples": {"train": 1000, "validation": 64, "test": 256, "disjoint_targets": False},
     "policy": {
-        "threads": 1,  # a seed a core
+        "threads": 1,  # one seed per core
         "architecture": {
             "layers": 2,
             "hidden": 96,
@@ -82,15 +80,15 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy on the test rows: success by row and calls a rollout; and of its training, what
-    the groups were."""
+    """One policy on the test rows: success by row and calls per rollout. The shares describe the
+    groups of its training."""
 
     success: dict[str, list[float | None]]
     calls: list[int]
     all_fail: float | None = None
-    """Share of the groups in which all failed."""
+    """Share of the groups in which all rollouts failed."""
     phantoms: float | None = None
-    """Of those, the share that was trained on all the same."""
+    """The share of these groups that was trained on all the same."""
 
 
 def outcome_gate(args: list[str]) -> Figure:
@@ -147,7 +145,7 @@ def _parts(runs: Sequence[dict[str, Run]]) -> Iterator[Part]:
 
 
 def _success(arm: str, runs: Sequence[dict[str, Run]]) -> Part:
-    """Two-level bootstrap over seeds and rows."""
+    """Return the success, by a two-level bootstrap over seeds and rows."""
     from rft import stats
 
     nothing: dict[str, list[float | None]] = {row: [0.0] for row in runs[0][arm].success}
@@ -209,7 +207,7 @@ def _trained(params: Any) -> Run:
 
 
 def _measure(params: Any, weights: Path | None) -> Run:
-    """On all test rows, once each at temperature 1."""
+    """Measure on all test rows, once each at temperature 1."""
     from rft import recipe, stage_files
     from rft.models import weights as model
     from rft.rollouts.runner import Plan, rollout_runner

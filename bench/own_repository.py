@@ -1,11 +1,11 @@
-"""The figures of an agent in somebody else's repository: the whole way with the installed wheel,
-and what another version of it repeats.
+"""The figures of an agent in somebody else's repository, with the installed wheel.
 
-A program of its own (tasks.py, flows/, rft/, DVC with a pipeline and an experiment, a hook, a
-filter, a package that tools import) becomes a workspace with two agents. The wheel is built from
-HEAD and installed into an environment of its own; no checkout of ours is on the path. Each step is
-a command, as its user types it. In the end the program is compared with what it was, file by file,
-ref by ref, and entry by entry of DVC's cache.
+The first figure goes the whole way, and the second counts what an upgrade repeats. A foreign
+program (tasks.py, flows/, rft/, DVC with a pipeline and an experiment, a hook, a filter, a package
+that tools import) becomes a workspace with two agents. The wheel is built from HEAD and installed
+into its own environment; no checkout of ours is on the path. Each step is a command, as a user
+types it. In the end the program is compared with what it was: files, refs, and entries of DVC's
+cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PROGRAM = {
 }
 SCHEDULE = '{cron: "* * * * *", window: "data/inbox/*.jsonl"}'
 NAMED = {"rft.yaml", ".gitignore"}
-"""What `rft init` says that it writes, where DVC is in use already."""
+"""What `rft init` says that it writes, if DVC is in use already."""
 LIMIT_S = 900.0
 
 
@@ -87,7 +87,7 @@ class World:
         )
 
     def rft(self, *arguments: str, at: str = ".") -> str:
-        """Run a verb to its end. One that fails is counted, with what it said."""
+        """Run a verb to its end. A failure is counted, with its output."""
         _say(f"rft {' '.join(arguments)}")
         begun = time.monotonic()
         done = subprocess.run(
@@ -157,14 +157,14 @@ def own_repository(args: list[str]) -> Figure:
 
 
 def upgrade(args: list[str]) -> Figure:
-    """A wheel with a higher version and a changed module of `train`: stages that run again beside
-    those that can load it, and what of ledger, champion and audit changed (0)."""
+    """A wheel with a higher version and a changed module of `train`: stages that run again without
+    need, and changes of ledger, champion and audit (0)."""
     with _world() as world:
         _make_agents(world, AGENTS[:1])
         at = ("--agent", AGENTS[0])
         world.rft(*at, "run")
         _approve(world, AGENTS[0])
-        world.rft(*at, "run")  # what the new champion changes has run now
+        world.rft(*at, "run")  # now the changes by the new champion have run
         before = [world.rft("ledger"), world.rft(*at, "champion")]
         module = "rft/trainer/loop.py"
         _install(world, _wheel(world.place / "next", "9.9.9", {module: "\nNEXT_VERSION = True\n"}))
@@ -192,7 +192,7 @@ def upgrade(args: list[str]) -> Figure:
 
 
 def _ran(world: World) -> set[str]:
-    """The stages that really ran in the newest run."""
+    """Return the stages that really ran in the newest run."""
     every = [json.loads(path.read_text()) for path in (world.root / ".rft/runs").glob("*.json")]
     newest = max(every, key=lambda record: record["started"])
     return {stage for stage, how in newest["stages"].items() if how == "ran"}
@@ -243,7 +243,7 @@ def _approve(world: World, name: str) -> None:
 
 
 def _schedules(world: World) -> int:
-    """Serve both until a run of each has started from them and is over. Return how many did."""
+    """Serve both schedules until a run of each has started and ended. Return how many did."""
     _say("rft up")
     told = len((world.place / "commands.txt").read_text())
     up = world.start("up", "--port", "4321")
@@ -262,7 +262,8 @@ def _schedules(world: World) -> int:
 
 
 def _back_up(world: World) -> tuple[list[str], int]:
-    """Back up, restore elsewhere, and return the lines by which the audits differ, of how many."""
+    """Back up, and restore elsewhere. Return the lines in which the audits differ, and how many
+    there are."""
     world.rft("backup", "make", str(world.place / "saved"))
     world.rft("backup", "restore", str(world.place / "saved"), str(world.place / "restored"))
     audits = [world.rft("audit", f"{name}@champion") for name in AGENTS]
@@ -275,7 +276,8 @@ def _back_up(world: World) -> tuple[list[str], int]:
 
 # -- what is the user's ----------------------------------------------------------------------------
 def _theirs(world: World) -> dict[str, str]:
-    """Everything of the user's, by its name: files, refs, settings, experiments, cache entries."""
+    """Return everything that is the user's, by name: files, refs, settings, experiments, entries of
+    the cache."""
     found: dict[str, str] = {}
     for name in (*PROGRAM, ".dvc/config", ".dvcignore", "dvc.lock", "out.txt", ".git/config", ".git/hooks/pre-commit"):
         path = world.root / name
@@ -315,7 +317,7 @@ def _world() -> Iterator[World]:
         world = World(Path(folder), Path(folder) / "program")
         venv.create(world.place / "env", symlinks=True, with_pip=True)
         (site,) = (world.place / "env").glob("lib/python*/site-packages")
-        # the packages that the wheel needs, as this environment has them
+        # the packages that the wheel needs, in the versions of this environment
         (site / "packages.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
         _install(world, _wheel(world.place / "now"))
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(world.place / "key")], check=True)
@@ -353,7 +355,7 @@ def _make_program(world: World) -> None:
 
 
 def _wheel(folder: Path, version: str | None = None, more: dict[str, str] | None = None) -> Path:
-    """Build a wheel of HEAD; `version` and `more` (module -> what is added to it) make another."""
+    """Build a wheel of HEAD. `version` and `more` (module -> added text) make a different one."""
     tree = folder / "tree"
     tree.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout

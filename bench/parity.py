@@ -1,32 +1,33 @@
 """The figure `parity_trl`: our losses and gradients, and TRL's, on the same batches and weights.
 
-A small network with random weights, random dialogues of different lengths with tool results in the
-middle, log-probabilities of the old policy, of the sampler and of the reference around the present
-ones: near (a strictly on-policy step has ratio 1), and so far that most clips are met. TRL's
-trainers compute the loss by their own code in an environment of their own (bench/parity_peer.py).
-Ours go the learner's way: samples laid out in microbatches, packed or side by side, scored, and the
-shares of `rft.algorithms` added up. What is compared is the loss and the gradient of every weight.
-TRL's advantages are compared on rollouts that it generates itself, with unscored ones among them
-and a group that all scores the same.
+There is a small network with random weights, and random dialogues of different lengths with tool
+results in the middle. The log-probabilities of the old policy, the sampler and the reference are
+near the present ones (a strictly on-policy step has ratio 1), or so far away that clips apply.
+TRL's trainers compute the loss by their own code in their own environment
+(bench/parity_peer.py). Ours is computed as in the learner: samples are laid out in microbatches,
+packed or side by side, and scored, and the shares of `rft.algorithms` are added up. The loss and
+the gradient of every weight are compared. TRL's advantages are compared on rollouts that it
+generates itself, with unscored ones among them, and a group where all scores are the same.
 
-Four differences are matters of definition, and the batches show that they are the only ones (they
-hold nothing of the fourth):
+Four differences are matters of definition. The batches show that there are no others (the fourth
+does not occur in them):
 
 - KL: TRL's default multiplies k3 by the ratio (`use_bias_correction_kl`, DeepSeek-V3.2, arXiv
-  2512.02556); GRPO's paper (arXiv 2402.03300, eq. 4) does not, and neither do we. Switched off
-  there, losses and gradients with k3 are compared. Left on, its gradient is r k3' + r' k3 = r d
-  grad log policy (rft/algorithms/kl.py), which is that of our k1: compared too, without the losses.
-- CISPO: TRL's `epsilon_high` is the largest weight, the paper's is its distance from 1 (arXiv
-  2506.13585, eq. 5): 5 there is 4 in `train.clip.high`.
-- RLOO with KL: TRL, as the paper, takes the rollout's sum of k1 from its reward; ours is a term of
-  the loss (rft/algorithms/kl.py says why). So its loss with KL is compared with ours without, on
-  the rewards from which that sum was taken.
-- What a mean runs over: here all rollouts, as in TRL, those without an advantage included. What the
-  trainer's loop hands over (rft/trainer/collect.py) counts no unscored ones, and for DAPO no groups
-  without variance, as its eq. 8 has it.
+  2512.02556). GRPO's paper (arXiv 2402.03300, eq. 4) does not, and neither do we. With it switched
+  off, losses and gradients with k3 are compared. With it on, TRL's gradient is r k3' + r' k3 = r d
+  grad log policy (rft/algorithms/kl.py), the gradient of our k1. These are compared, too, without
+  the losses.
+- CISPO: TRL's `epsilon_high` is the largest weight. The paper's is the distance of that weight from
+  1 (arXiv 2506.13585, eq. 5): 5 in TRL is 4 in `train.clip.high`.
+- RLOO with KL: TRL, like the paper, subtracts the rollout's sum of k1 from its reward. Ours is a
+  term of the loss (rft/algorithms/kl.py says why). So TRL's loss with KL is compared with ours
+  without KL, on the rewards after that subtraction.
+- What a mean runs over: here over all rollouts, as in TRL, including those without an advantage.
+  The trainer's loop (rft/trainer/collect.py) counts no unscored ones, and for DAPO no groups
+  without variance, as in its eq. 8.
 
-A comparison that could not fail would show nothing: the last part is how far the two most alike of
-our algorithms are from each other here.
+A comparison that could not fail would show nothing. So the last part is how far the two most
+similar of our algorithms are from each other here.
 """
 
 from __future__ import annotations
@@ -61,13 +62,14 @@ CAP = 2.0
 KL = 0.04
 SEEDS = 5
 TERMS = ((0.0, "k3", None), (KL, "k3", None), (KL, "k3", CAP), (KL, "k1", None))
-"""KL and its estimator, cap of the importance weights: of the trainers that have them in their
-loss. k1: see above."""
+"""KL, its estimator, and the cap of the importance weights, for trainers whose loss has them. For
+k1 see above."""
 DISTANCES = (0.0, 5e-4, 0.05, 0.6, 1.5)
-"""Standard deviation of a token's log ratio, by seed: from a first update to one whose ratios also
-pass CISPO's 5."""
+"""Standard deviation of a token's log ratio, by seed: from a first update to one with ratios above
+CISPO's 5."""
 RLOO_DISTANCE = 0.6
-"""At most: its ratio is a rollout's, and one of e^8 leaves no digits for a difference of 1e-5."""
+"""The largest distance for RLOO. Its ratio is a whole rollout's, and a ratio of e^8 leaves no
+digits for a difference of 1e-5."""
 TEMPERATURES = (1.0, 0.7)
 
 GROUP_SIZED = {
@@ -88,12 +90,12 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "dpo": ("DPO", {"beta": 0.1}),
 }
 ROLLED_OUT = ("grpo", "dr_grpo", "rloo")
-"""Whose advantages are compared."""
+"""The algorithms whose advantages are compared."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One entry a rollout; `own` says which tokens of `completion` the policy sampled, the others
+    """One entry per rollout. `own` says which tokens of `completion` the policy sampled. The others
     are a tool's."""
 
     prompt: list[list[int]]
@@ -172,11 +174,11 @@ class Case:
 class Answer:
     loss: float
     gradient: NDArray[np.float32]
-    """Of all weights, one after another by name."""
+    """The gradient of all weights, one after another by name."""
 
     def distance(self, other: Answer, losses: bool = True) -> float:
-        """The larger of the losses' difference and that of any weight's gradient, in units of the
-        largest gradient (a loss above 1: of itself)."""
+        """Return the larger of two differences: that of the losses (of a loss above 1 relative to
+        it), and that of any weight's gradient in units of the largest gradient."""
         gap = float(np.abs(self.gradient - other.gradient).max()) / max(float(np.abs(other.gradient).max()), 1e-12)
         return max(abs(self.loss - other.loss) / max(1.0, abs(other.loss)) if losses else 0.0, gap)
 
@@ -223,8 +225,8 @@ def _part(name: str, gaps: dict[str, float], cases: Sequence[Case]) -> Part:
 
 
 def _apart(cases: Sequence[Case], mine: dict[str, Answer]) -> Part:
-    """Of any two algorithms, how far their gradients are apart on the batch that tells them apart
-    best."""
+    """Return how far apart the two most similar algorithms are. Each pair is compared on the batch
+    where it differs most."""
     plain = [case for case in cases if not case.beta and case.cap is None and case.algorithm != "dpo"]
     far: dict[tuple[str, str], float] = {}
     for one, other in itertools.combinations(plain, 2):
@@ -236,8 +238,8 @@ def _apart(cases: Sequence[Case], mine: dict[str, Answer]) -> Part:
 
 # -- batches ---------------------------------------------------------------------------------------
 def make_networks(folder: Path) -> dict[str, Any]:
-    """The policy and, near it, the reference; saved for the peer with a tokenizer of words t0, t1,
-    ..."""
+    """Make the policy and, near it, the reference. They are saved for the peer, with a tokenizer of
+    words t0, t1, ..."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -267,12 +269,12 @@ def make_networks(folder: Path) -> dict[str, Any]:
 
 
 def cases_of(seed: int, networks: dict[str, Any]) -> list[Case]:
-    """Each algorithm with and without KL and importance weights, where TRL's trainer has them in
-    its loss."""
+    """Yield each algorithm with and without KL and importance weights, if the loss of TRL's trainer
+    has them."""
     temperature, packing = TEMPERATURES[seed % 2], bool(seed // 2 % 2)
     found: list[Case] = []
     for name, (trainer, _) in PEERS.items():
-        # k1's ratio is a token's, TRL's is GSPO's
+        # the ratio of k1 is a token's, and TRL's is that of GSPO
         terms = TERMS[: 1 if trainer != "GRPO" else 3 if name == "gspo" else 4]
         scale = 1.0 if trainer == "DPO" else temperature  # DPO's trainer knows no temperature
         batch = _batch(seed, name, networks["policy"], scale)
@@ -283,7 +285,7 @@ def cases_of(seed: int, networks: dict[str, Any]) -> list[Case]:
 
 
 def _batch(seed: int, algorithm: str, policy: Any, temperature: float) -> Batch:
-    """Tool results only where TRL's loss knows of them: RLOO's does not."""
+    """Make a batch. It has tool results only if TRL's loss supports them: RLOO's does not."""
     from rft import algorithms
 
     draw = np.random.default_rng([seed, 7])
@@ -315,8 +317,8 @@ def _batch(seed: int, algorithm: str, policy: Any, temperature: float) -> Batch:
 
 
 def _logprobs(network: Any, batch: Batch, temperature: float) -> list[list[float]]:
-    """One entry a token of `completion`, 0 for those of a tool. As float32 has them, so that both
-    sides read the same."""
+    """Return one entry per token of `completion`, 0 for a tool's. They are rounded to float32, so
+    that both sides read the same."""
     import torch
 
     from rft.trainer.logprobs import own_logprobs
@@ -333,8 +335,8 @@ def _logprobs(network: Any, batch: Batch, temperature: float) -> list[list[float
 
 # -- ours ------------------------------------------------------------------------------------------
 def ours(case: Case, networks: dict[str, Any], max_length: int = MAX_LENGTH) -> Answer:
-    """As the learner does it (rft/trainer/learner.py), with old and reference log-probabilities
-    given."""
+    """Compute as the learner does (rft/trainer/learner.py), with given log-probabilities of the old
+    policy and the reference."""
     import torch
 
     from rft import algorithms
@@ -393,7 +395,7 @@ def _flat(gradients: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
 
 # -- TRL's own rollouts ----------------------------------------------------------------------------
 def _rollout_job(algorithm: str) -> dict[str, Any]:
-    """Unscored ones in two groups; the third scores all the same."""
+    """Make a job of rollouts. Two groups have unscored ones; all scores of the third are equal."""
     trainer, settings = PEERS[algorithm]
     rewards = [1.0, 0.0, None, 0.25, 0.7, None, None, 0.1, 0.5, 0.5, 0.5, 0.5]
     prompts = [prompt for prompt in ("t5 t6 t9", "t11", "t4 t30 t7 t8") for _ in range(GROUP)]

@@ -1,14 +1,15 @@
-"""The peer's side of `parity_trl`: losses and gradients by TRL's own trainers. Runs in TRL's
-environment.
+"""The peer's side of `parity_trl`: losses and gradients by TRL's own trainers.
+
+It runs in TRL's environment.
 
     python bench/parity_peer.py FOLDER      reads jobs.json (bench/parity.py writes it); writes
                                             NAME.safetensors for each job
 
-A trainer is made as a user makes it (model, tokenizer, configuration, dataset) and its own
-`compute_loss` is called, on the batch of the job or on rollouts that its own generation and reward
+A trainer is made as a user makes it (model, tokenizer, configuration, dataset). Its own
+`compute_loss` is called on the batch of the job, or on rollouts that its own generation and reward
 code made. Nothing of TRL is patched. Three attributes are set that `train()` would set: the number
-of gradient accumulation steps, training mode, and, where a job has importance weights, that they
-come from another engine.
+of gradient accumulation steps, training mode, and, if a job has importance weights, that they come
+from another engine.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def main(folder: Path) -> None:
 
 
 def trainer(folder: Path, job: dict[str, Any]) -> Any:
-    """Made with the reference's weights, which TRL keeps a frozen copy of; then given those of the
-    policy."""
+    """Make a trainer with the reference's weights, of which TRL keeps a frozen copy. Then give it
+    the policy's weights."""
     import torch
     from datasets import Dataset  # pyright: ignore[reportMissingImports]
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -70,7 +71,7 @@ def trainer(folder: Path, job: dict[str, Any]) -> Any:
 
 
 def _rewards(prompts: list[str], reward: list[float | None], **_: Any) -> list[float | None]:
-    """The dataset's own column."""
+    """Return the rewards from the dataset's own column."""
     return reward
 
 
@@ -94,7 +95,7 @@ def run(folder: Path, job: dict[str, Any], one: Any) -> None:
 
 
 def generated(job: dict[str, Any], one: Any) -> dict[str, Any]:
-    """TRL's own rollouts, rewards and advantages."""
+    """Return TRL's own rollouts, rewards and advantages."""
     import torch
 
     torch.manual_seed(0)
@@ -103,8 +104,8 @@ def generated(job: dict[str, Any], one: Any) -> dict[str, Any]:
 
 
 def batch(job: dict[str, Any]) -> dict[str, Any]:
-    """As `_generate_and_score_completions` lays it out: prompts padded on the left, completions on
-    the right."""
+    """Make a batch as `_generate_and_score_completions` lays it out: prompts padded on the left,
+    completions on the right."""
     import torch
 
     own = _padded(job["own"])
@@ -127,7 +128,7 @@ def batch(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def pairs(job: dict[str, Any]) -> dict[str, Any]:
-    """As DPO's collator lays them out: all chosen ones, then all rejected ones."""
+    """Lay out pairs as DPO's collator does: all chosen ones, then all rejected ones."""
     order = [*range(0, len(job["prompt"]), 2), *range(1, len(job["prompt"]), 2)]
     rows = [job["prompt"][n] + job["completion"][n] for n in order]
     return {

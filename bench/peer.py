@@ -1,14 +1,13 @@
-"""Other projects, each in a virtual environment of its own, so that figures can compare with them
-and they with nothing of ours.
+"""Other projects to compare with, each in its own virtual environment without our code.
 
-    interpreter = peer.python("trl")        .rft/bench/trl/bin/python, built when missing or made
-                                            from other requirements
-    peer.run("trl", [script, ...], log)     a script in it, within a time
+    interpreter = peer.python("trl")        .rft/bench/trl/bin/python, built if it is missing or was
+                                            made from other requirements
+    peer.run("trl", [script, ...], log)     a script in it, with a time limit
 
-A comparison is fair only on the same ground: the environment gets the very torch that runs here,
-the same build first of all, and the versions of constraints.txt for all else that both need. What
-differs is then the project that is measured. Three are apart: Evidently and reasoning-gym need no
-torch, and vLLM brings an exact list of its own (bench/vllm.txt).
+A comparison is fair only under equal conditions. So the environment gets the same build of torch
+that runs here, and the versions of constraints.txt for all else that both need. What differs is
+then the project that is measured. Three are exceptions: Evidently and reasoning-gym need no torch,
+and vLLM brings its own exact list (bench/vllm.txt).
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ PEERS: dict[str, tuple[str, ...]] = {
     "vllm": tuple((ROOT / "bench" / "vllm.txt").read_text(encoding="utf-8").splitlines()),
 }
 ALONE = frozenset({"evidently", "reasoning-gym"})
-"""Peers that need no torch, and other versions than ours: Evidently's pandas is older."""
+"""Peers that need no torch, but other versions than ours: Evidently's pandas is older."""
 EXACT = frozenset({"vllm"})
-"""Peers whose list is complete: beside torch nothing else is installed, whatever they ask for."""
+"""Peers whose list is complete: beside torch nothing else is installed, even if they require it."""
 
 
 class PeerFailed(Exception):
@@ -49,8 +48,8 @@ class PeerFailed(Exception):
 
 
 def python(name: str) -> Path:
-    """The interpreter of that environment. Raises PeerFailed with pip's last words when it cannot
-    be built."""
+    """Return the interpreter of that environment. Raises PeerFailed with pip's last lines if it
+    cannot be built."""
     folder = WORK / name
     interpreter = folder / "bin" / "python"
     ready = folder / f"ready-{_stamp(name)}"
@@ -63,8 +62,8 @@ def python(name: str) -> Path:
 def run(
     name: str, command: Sequence[str | Path], log: Path, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> None:
-    """A script in that environment, in the clone's root, its output in `log`. Raises PeerFailed
-    with the log's end."""
+    """Run a script in that environment, in the clone's root. Its output goes to `log`. Raises
+    PeerFailed with the log's end."""
     interpreter = python(name)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
@@ -84,7 +83,7 @@ def run(
 
 
 def _stamp(name: str) -> str:
-    """Changes with anything that the environment is made from."""
+    """Hash everything that the environment is made from."""
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     torch = "" if name in ALONE else _torch()
     pins = "" if name in ALONE | EXACT else constraints

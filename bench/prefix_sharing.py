@@ -1,11 +1,11 @@
-"""What is computed of prompts that have tokens in common, over what is distinct in them.
+"""Compares the tokens that are computed with the distinct ones, for prompts with common tokens.
 
-Groups of 8 rollouts, four prompts a session, of 100 to 4,000 tokens; their first half is the
-stage's instructions, the same for all. Sampling: two sessions of one engine, first with a slot for
-each of the 32 rollouts, then with 12, where rows leave and others take their slots; counted are the
-tokens of all prefill calls. Training: the same groups with 64 tokens said each, in microbatches of
-16,384 tokens; counted are the places of the rows. Each is divided by the number of distinct tokens:
-those that differ in themselves or in what comes before them.
+There are groups of 8 rollouts, and four prompts per session, of 100 to 4,000 tokens. Their first
+half is the stage's instructions, the same for all. Sampling: two sessions of one engine, first with
+a slot for each of the 32 rollouts, then with 12 slots, where rows leave and others take their
+slots. The tokens of all prefill calls are counted. Training: the same groups, each with 64 sampled
+tokens, in microbatches of 16,384 tokens. The places of the rows are counted. Each count is divided
+by the number of distinct tokens: those that differ in themselves or in what comes before them.
 
 The model is a small random Llama. Its log-probabilities are compared with a plain forward over one
 whole dialogue per length.
@@ -73,8 +73,8 @@ def _prompts(length: int, session: int) -> list[list[int]]:
 
 
 def _sampling(model: Any, length: int, slots: int | None) -> tuple[float, float]:
-    """Return tokens computed over distinct ones, and the largest difference of one dialogue's
-    log-probabilities from the model's own."""
+    """Return the computed tokens divided by the distinct ones, and the largest difference of one
+    dialogue's log-probabilities from the model's own."""
     import torch
 
     from rft.sampling.engine import Engine, Session
@@ -150,7 +150,7 @@ def _samples(length: int) -> Iterator[Any]:
 
 
 def _distinct(rows: Sequence[Sequence[int]]) -> int:
-    """Count tokens that differ in themselves or in what comes before: the nodes of a tree."""
+    """Count tokens that differ in themselves or in what comes before: nodes of a prefix tree."""
     tree: dict[int, Any] = {}
     count = 0
     for row in rows:

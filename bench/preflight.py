@@ -1,4 +1,4 @@
-"""The figure of the grader: scripted cheats that it accepts, of those that were tried."""
+"""The figure of the grader: how many of the scripted cheats does it accept?"""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def icd10_exploits(args: list[str]) -> Figure:
-    """Exploits that recipes/icd10's grader accepts, over real tools and the real grader, of at
-    least 12 tried."""
+    """Exploits that recipes/icd10's grader accepts, of at least 12 that were tried, with real tools
+    and the real grader."""
     from rft import config, recipe
     from rft.grading.preflight import preflight
 

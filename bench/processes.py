@@ -1,14 +1,14 @@
-"""The figure `two_processes`: the same recorded rollouts on one process and on two give the same
-losses and the same weights.
+"""The figure `two_processes`: do one process and two learn the same from the same rollouts?
 
-Rollouts are those of a step of the ICD-10 recipe in number and shape (8 groups of 8, a prompt, a
-call, its result, an answer: 95 to 155 tokens of which a fifth are the policy's own), their tokens
-drawn at random and scored by the policy that training starts from. Each number of processes learns
-all weights of the embedded architecture for the same steps. What remains is float rounding: two
-processes add gradients up in another order.
+Losses and weights must be equal. The rollouts have the number and shape of a step of the ICD-10
+recipe: 8 groups of 8, each with a prompt, a call, its result and an answer, 95 to 155 tokens. A
+fifth of the tokens are the policy's own. Tokens are drawn at random, and scored by the policy that
+training starts from. All weights of the embedded architecture are trained for the same steps, on
+one process and on two. Only float rounding may differ: two processes add gradients up in another
+order.
 
-The time of a step is told for both, the first one (warming up) left out. Two processes here share
-the two cores that one process uses as threads.
+The time of a step is shown for both, without the first step, which warms up. The two processes
+share the two cores that one process uses as threads.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SECTION: dict[str, Any] = {"weights": "full", "lr": 6e-4, "packing": True}
 class Learned:
     losses: list[float]
     scales: list[float]
-    """Each loss without its signs. Advantages are centred, so a loss is the small difference of
-    large sums."""
+    """The scale of each loss: its sum without signs. Advantages are centred, so a loss is the small
+    difference of large sums."""
     weights: Any
     moved: float
     """How far training moved the weights, L2."""
@@ -109,7 +109,7 @@ def learn(num_processes: int) -> Learned:
 
 
 class _Tokenizer:
-    """All that a model's config asks of one."""
+    """Has only what a model's config needs of a tokenizer."""
 
     pad_token_id, eos_token_id = 0, 1
 
@@ -124,7 +124,7 @@ def _network() -> Any:
 
 
 def rollouts(seed: int) -> list[Any]:
-    """A step's, with advantages that are zero on average."""
+    """Make the rollouts of a step, with advantages that are zero on average."""
     from rft.trainer.packing import TrainingSample
 
     draw = np.random.default_rng(seed)
@@ -141,7 +141,7 @@ def rollouts(seed: int) -> list[Any]:
 
 
 def _scored(learner: Any, seed: int) -> list[Any]:
-    """The rollouts with the log-probabilities of the policy as it is."""
+    """Give the rollouts the log-probabilities of the present policy."""
     import torch
 
     from rft.trainer.logprobs import own_logprobs

@@ -1,17 +1,17 @@
-"""The figure of cut-off promotions: kill -9 at every write of an approval, a promotion, a
-reconciliation and a rollback. Afterwards it is done or not done, never half.
+"""The figure of cut-off promotions: after kill -9 at any write, an act is done or not, never half.
 
-A recorder around our writes (files, Git, DVC, MLflow; see `Recorder`) lists what each act writes
-when nobody disturbs it. Then, for each write, the act begins in a fresh copy of the same clone and
-kills itself right before that write, or right after it. Further acts, in processes of their own,
-are killed at random moments with all their children, or alone, so that the children go on.
+The acts are an approval, a promotion, a reconciliation and a rollback. A recorder around our writes
+(files, Git, DVC, MLflow; see `Recorder`) lists what each undisturbed act writes. Then, for each
+write, the act begins in a fresh copy of the same clone, and kills itself right before that write or
+right after it. More acts run in their own processes. They are killed at random moments, either with
+all their children or alone, so that the children go on.
 
-After each kill comes the next start: the ledger is verified anew, and `reconcile` runs. What the
-ledger, MLflow, its prompt registry and the champion file then say must be, to the byte, what they
-said before the act, or what an undisturbed act leaves. No entry may claim that somebody moved
-something by hand. Then the act is done again, and must end like the undisturbed one.
+After each kill comes the next start: the ledger is verified again, and `reconcile` runs. Then the
+ledger, MLflow, its prompt registry and the champion file must say, to the byte, what they said
+before the act, or what an undisturbed act leaves. No entry may claim that somebody moved something
+by hand. Then the act is done again, and must end like the undisturbed one.
 
-A copy of a clone has its Git remote in it. Git's processes at the remote's end stand for another
+A copy of a clone includes its Git remote. Git's processes at the remote's end stand for another
 machine, so no kill reaches them. Cases run in forks of one process that has everything imported.
 """
 
@@ -46,7 +46,8 @@ from tasks.runs.clone import Clone
 MOMENTS = 50
 SIDES = ("before", "after")
 LOOSE = ("scratch", "git hash-object", "git mktree")
-"""Writes that nothing refers to yet: one side with a remote, the other without."""
+"""Writes that nothing refers to yet. Scenes with a remote kill on one side of them, those without a
+remote on the other."""
 Seen = dict[str, Any]
 
 # -- the acts --------------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ ADDS = {
 
 
 def perform(act: str, clone: Clone, key: Path) -> None:
-    """Do it, or find that it is done."""
+    """Do the act, or find that it is done."""
     from tasks.ledger import book
     from tasks.promotion import acts, projections
     from tasks.runs import records
@@ -80,7 +81,7 @@ def perform(act: str, clone: Clone, key: Path) -> None:
 
 
 def move_by_hand(clone: Clone) -> None:
-    """What `reconcile` is to find."""
+    """Move what `reconcile` must find."""
     from tasks.display import tracking
     from tasks.promotion.champion_file import ChampionFile
 
@@ -92,7 +93,7 @@ def move_by_hand(clone: Clone) -> None:
 
 # -- what is there ---------------------------------------------------------------------------------
 def observe(clone: Clone) -> Seen:
-    """Everything that the ledger and its projections say, verified anew."""
+    """Return everything that the ledger and its projections say, verified again."""
     from tasks.display import tracking
     from tasks.ledger import book
     from tasks.promotion.champion_file import ChampionFile
@@ -125,13 +126,13 @@ def observe(clone: Clone) -> Seen:
 
 
 def differs(found: Seen, wanted: Seen) -> str:
-    """Which parts, and how; nothing: they are the same. The ledger's kinds are judged by others."""
+    """Say which parts differ, and how. Empty: none do. The ledger's kinds are judged elsewhere."""
     names = [name for name in wanted if name != "kinds" and found.get(name) != wanted[name]]
     return "; ".join(f"{name} is {found.get(name)}, not {wanted[name]}" for name in names)
 
 
 def leftovers(clone: Clone) -> list[str]:
-    """Locks of Git that nobody holds any more, and that block whoever comes next."""
+    """Return locks of Git that nobody holds any more, and that block the next command."""
     places = [clone.root / ".git", clone.root.parent / "remote.git"]
     return [str(path.relative_to(clone.root.parent)) for place in places for path in place.rglob("*.lock")]
 
@@ -145,18 +146,18 @@ FILES = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "symlink", "
 
 @dataclass
 class Recorder:
-    """Wraps what writes, in this process for good, and counts the writes.
+    """Wraps all functions that write, for the rest of this process, and counts the writes.
 
-    A file: opened so that it is made or emptied, renamed, removed, linked. Git: each command that
-    writes objects, refs or a worktree. DVC: each transfer. MLflow: each method of its client that
-    changes something; what such a method calls in turn is part of it. Writes in a row to scratch
-    folders, of which a promotion makes hundreds, count as one.
+    A write to a file makes, empties, renames, removes or links it. For Git, each command counts
+    that writes objects, refs or a worktree; for DVC, each transfer. For MLflow, each method of its
+    client counts that changes something, together with what it calls. A promotion makes hundreds of
+    writes to scratch folders: those in a row count as one.
     """
 
     folder: Path
     die: tuple[str, int, str] | None = None
-    """A write, how often it came before, and "before" or "after" it. Its place in the row may
-    differ by one: some folders are made only once."""
+    """A write, how often it came before, and "before" or "after" it. Its number may differ by one,
+    because some folders are made only once."""
     writes: list[str] = field(default_factory=list[str])
     _depth: int = 0
     _scratch: bool = False
@@ -253,8 +254,8 @@ def _describe(name: str, arguments: tuple[Any, ...]) -> str:
 
 # -- in forks --------------------------------------------------------------------------------------
 def forked(act: Callable[[], Any]) -> tuple[int, Any]:
-    """Run in a fork, which leads a process group of its own. Returns its exit status, and what it
-    returned; None when it was killed."""
+    """Run in a fork, which leads its own process group. Returns the exit status, and what the
+    function returned (None: it was killed)."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -288,11 +289,11 @@ def done(act: Callable[[], Any]) -> Any:
 # -- cases -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Scene:
-    """A clone in which an act is to happen."""
+    """A clone in which an act will happen."""
 
     act: str
     base: Path
-    """A folder with `clone` in it, and `remote.git` where it is shared."""
+    """A folder with `clone` in it, and `remote.git` if it is shared."""
     shared: bool
     key: Path
     before: Seen
@@ -312,9 +313,9 @@ class Case:
     side: str = ""
     """"before" or "after" that write."""
     share: float = 0.0
-    """Of the act's time, at a random moment."""
+    """The kill comes at this share of the act's time, a random moment."""
     alone: bool = False
-    """Only the driver dies, and its children go on."""
+    """Only the driver is killed, and its children go on."""
 
     @property
     def name(self) -> str:
@@ -329,7 +330,7 @@ class Result:
     case: Case
     killed: bool
     was_done: bool
-    """The kill came when the act stood in the ledger."""
+    """When the kill came, the act was in the ledger."""
     faults: tuple[str, ...]
     locks: tuple[str, ...]
 
@@ -369,7 +370,7 @@ def _at_a_write(case: Case, clone: Clone) -> tuple[bool | None, Any]:
 
 
 def _at_random(case: Case, clone: Clone) -> tuple[bool | None, Any]:
-    """In a real process of its own. It may be over before it is killed."""
+    """Kill a real process at a random moment. It may be over before that."""
     command = [sys.executable, "-m", "bench.promote_kill", case.scene.act, str(clone.root), str(case.scene.key)]
     with subprocess.Popen(
         command,
@@ -397,7 +398,8 @@ def _at_random(case: Case, clone: Clone) -> tuple[bool | None, Any]:
 
 
 def below(process: int) -> list[int]:
-    """A process and its descendants; what runs at the remote's end is another machine's."""
+    """Return a process and its descendants. Those at the remote's end are another machine's, and
+    left out."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -411,7 +413,7 @@ def below(process: int) -> list[int]:
 
 
 def _start(scene: Scene, clone: Clone, again: bool) -> Seen:
-    """The next start, and what is there then."""
+    """Do the next start, and return what is there then."""
     from tasks.promotion import projections
 
     if again:
@@ -422,7 +424,7 @@ def _start(scene: Scene, clone: Clone, again: bool) -> Seen:
 
 
 def judged(scene: Scene, found: Seen, wanted: Seen | None) -> list[str]:
-    """What is wrong. `wanted` None: as before the act, or as after it."""
+    """Return what is wrong. `wanted` None: the state before the act or after it is right."""
     faults: list[str] = []
     begun, whole = scene.before["kinds"], scene.after["kinds"]
     kinds = found["kinds"]
@@ -445,7 +447,7 @@ def copy(base: Path, folder: Path) -> None:
 
 # -- scenes ----------------------------------------------------------------------------------------
 def scenes(place: Path, shared: bool, key: Path) -> list[Scene]:
-    """The acts in a row, each from where the one before has left the clone."""
+    """Make the acts in a row. Each begins where the one before has left the clone."""
     root = place / ("shared" if shared else "alone")
     start = root / "approve"
     promoting.make(start, shared)
@@ -461,7 +463,7 @@ def scenes(place: Path, shared: bool, key: Path) -> list[Scene]:
 
 
 def _scene(act: str, base: Path, shared: bool, key: Path, after: Path) -> Scene:
-    """Do it undisturbed in a copy, which is then where the next act begins."""
+    """Do the act undisturbed in a copy. The next act begins in that copy."""
     after.mkdir()
     copy(base, after)
     clone, began = Clone(after / "clone"), time.monotonic()
@@ -482,7 +484,8 @@ def _scene(act: str, base: Path, shared: bool, key: Path, after: Path) -> Scene:
 
 
 def cases(found: Iterable[Scene], moments: int) -> list[Case]:
-    """Both sides of each write, some of them with a remote and some without."""
+    """List a kill on both sides of each write, some with a remote and some without, and at random
+    moments."""
     found = [*found]
     at_writes = [
         Case(scene, write, side)
@@ -550,7 +553,7 @@ def _figure(place: Path, small: bool) -> Figure:
 
 
 def _import(place: Path) -> None:
-    """Import all that an act needs, so that forks need not."""
+    """Import all that an act needs, so that forks need not do it."""
     promoting.enter(place)
     from mlflow import MlflowClient  # noqa: F401
     from mlflow.store.model_registry import sqlalchemy_store  # noqa: F401
@@ -563,7 +566,7 @@ def _import(place: Path) -> None:
 
 
 def child(act: str, clone: Clone, key: Path) -> None:
-    """Wait for the word, then act."""
+    """Wait for the start, then act."""
     _import(clone.root.parent.parent)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,14 +1,14 @@
 """The figure of rival approvals: two clones, one remote, two people who approve at the same moment.
 
 Each round has two requests of one model, both judged against the champion that is served: one run,
-and the same run again with all its stages cached. Two processes, one in each clone, get the word at
-the same moment, and each approves its run and promotes it, as `rft approve` does without Prefect.
-One promotion may stand, and the other process must be told which. The next round begins with the
+and the same run again with all its stages cached. Two processes, one in each clone, start at the
+same moment. Each approves its run and promotes it, as `rft approve` does without Prefect. Only one
+promotion may stand, and the other process must be told which one. The next round begins with the
 new champion.
 
-The parent makes the requests through the first clone's ledger; DVC's remote has the bytes since the
-first. In some rounds both clones show the champion in one MLflow as well. In the end both clones
-read the ledger anew, and docs/verify-ledger.sh reads the remote.
+The parent makes the requests through the first clone's ledger. DVC's remote has had the bytes since
+the first round. In some rounds both clones also show the champion in one MLflow. In the end both
+clones verify the ledger again, and docs/verify-ledger.sh reads the remote.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def race(place: Path, rounds: int) -> Figure:
 
 
 def _second(ours: Clone, place: Path) -> tuple[Clone, Any]:
-    """A second clone and a second person, enrolled; and the request that all others are copies
-    of. Ada rejects and lifts it, so that it stays as it is."""
+    """Make a second clone and a second person, both enrolled. Also make the request that all others
+    are copies of. Ada rejects it and lifts that, so that it stays as it is."""
     from tasks.ledger import keys
     from tasks.ledger.policy import Enrol, EnrolMachine
     from tasks.promotion import acts
@@ -118,7 +118,7 @@ def _second(ours: Clone, place: Path) -> tuple[Clone, Any]:
 
 
 def _ask(clone: Clone, run: Any, names: list[str]) -> int:
-    """Two requests against the champion. Returns the last entry before them."""
+    """Make two requests against the champion. Returns the last entry before them."""
     from tasks.ledger import book, statement
 
     with book.opened(clone, report_line=silent) as ledger:
@@ -132,7 +132,7 @@ def _ask(clone: Clone, run: Any, names: list[str]) -> int:
 
 
 def _look(ledger: Any, champion: int) -> int:
-    """Register the same comparison with this champion, which is another look."""
+    """Register the same comparison with this champion. That is another look."""
     first = next(iter(ledger.state.looks.values()))
     wanted = first.act.model_copy(update={"champion": champion})
     if (known := ledger.state.registered(wanted)) is not None:
@@ -183,7 +183,7 @@ def _rival(clone: Clone, name: str, key: Path) -> Iterator[subprocess.Popen[str]
 
 
 def decide(clone: Clone, name: str, key: Path) -> None:
-    """Approve and promote what a line on stdin names, until there is none."""
+    """Approve and promote the run that each line on stdin names."""
     mlflow_address = os.environ["MLFLOW_TRACKING_URI"]
     promoting.enter(clone.root.parent)
     os.environ["MLFLOW_TRACKING_URI"] = mlflow_address

@@ -1,8 +1,8 @@
 """Clones in which something can be promoted, for the figures of promotions.
 
-The clone is that of the tests (tests/ladder_clone.py): real Git, DVC, MLflow and ssh-keygen, and a
-run whose stages' files were made beforehand. Its policy is some bytes that no engine loads, so the
-smoke test before a promotion is scripted here; hashes, signatures and everything written are real.
+The clone is that of the tests (tests/ladder_clone.py). It has real Git, DVC, MLflow and ssh-keygen,
+and a run whose stages' files were made beforehand. Its policy is some bytes that no engine loads,
+so the smoke test before a promotion is scripted here. Hashes, signatures and all writes are real.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 MODEL = "tiny"
 WHY = "half the calls"
 LOOKS = 1000
-"""At one test set: against each champion of a figure the same candidate is another look."""
+"""Looks at one test set. The same candidate against another champion of a figure is another
+look."""
 
 
 def enter(place: Path) -> None:
     """Set the environment of this process and its children, and script the smoke test."""
-    # tests/ladder_clone.py and its parts name each other without their package
+    # tests/ladder_clone.py and its parts import each other without the name of their package
     sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
     os.environ.update(
         TELEMETRY_OFF,
@@ -47,8 +48,8 @@ def enter(place: Path) -> None:
 
 
 def make(folder: Path, shared: bool) -> Clone:
-    """A clone with a run that the gate would promote. `shared`: with a bare Git remote beside it,
-    and a DVC remote in the folder above."""
+    """Make a clone with a run that the gate would promote. `shared`: with a bare Git remote beside
+    it, and a DVC remote in the folder above."""
     from tests import ladder_clone
 
     scripted = ladder_clone.make(folder)
@@ -63,7 +64,7 @@ def make(folder: Path, shared: bool) -> Clone:
 
 def _share(clone: Clone, folder: Path) -> None:
     clone.git("init", "--quiet", "--bare", str(folder / "remote.git"))
-    clone.git("remote", "add", "origin", "../remote.git")  # so that a copy of the folder has its own
+    clone.git("remote", "add", "origin", "../remote.git")  # relative, so that a copy of the folder has its own remote
     settings = clone.root / ".dvc/config"
     text = settings.read_text().replace("[core]", "[core]\n    remote = store")
     settings.write_text(f"{text}['remote \"store\"']\n    url = {folder.parent / 'store'}\n")
@@ -82,4 +83,4 @@ def signer(clone: Clone, name: str, file: Path) -> Signer:
 
 
 def silent(_: str) -> None:
-    """For what an act says on the way."""
+    """Drop what an act reports on the way."""

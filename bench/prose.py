@@ -1,13 +1,13 @@
 """The figure `prose`: is what a stranger reads short and plain?
 
-README in words, the verbs on the first screen of `rft --help`, sentences that are long, and turns
-of phrase that a reader of English stumbles over (PATTERNS). Long is more than 30 words: readers of
-a second language lose the beginning of such a sentence before its end. Code, tables' headings and
-addresses are left out, and a list item or a table's cell counts as a sentence of its own.
+It counts the words of README, the verbs on the first screen of `rft --help`, long sentences, and
+phrases that a reader of English stumbles over (PATTERNS). A sentence of more than 30 words is long:
+readers of a second language lose its beginning before its end. Code, tables' headings and addresses
+are left out. A list item or a table's cell counts as a sentence of its own.
 
-What no pattern finds, a reader does: three readers without context mark the sentences that they
-read twice, in files that a seed chooses. Their counts are in the notes on the issue that asked for
-it, not here.
+Readers find what no pattern finds. Three readers without context mark the sentences that they read
+twice, in files that a seed chooses. Their counts are in the notes on the issue that asked for this
+figure, not here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.measure import Figure, Part
 
 ROOT = Path(__file__).resolve().parents[1]
 LONG = 30
-"""Words of a sentence."""
+"""A sentence with more words than this is long."""
 ROOMS = ("rft", "tasks", "flows")
 PATTERNS = {
     "is no X, for: is not a X": r"(?<![Tt]here )(?<![Tt]here also )\b(?:is|was) no (?!longer|more|such|less|better|"
@@ -76,14 +76,14 @@ def prose(args: list[str]) -> Figure:
 
 
 def of_pages() -> Iterator[Sentence]:
-    """Sentences of README and docs. Pages that are written from docstrings are those docstrings."""
+    """Yield the sentences of README and docs, without pages that are written from docstrings."""
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]:
         if path.name not in ("params.md", "cli.md", "architecture.md"):
             yield from _sentences(str(path.relative_to(ROOT)), _CODE.sub("", path.read_text(encoding="utf-8")))
 
 
 def of_code() -> Iterator[Sentence]:
-    """Sentences of all docstrings, those below fields included."""
+    """Yield the sentences of all docstrings, those below fields included."""
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

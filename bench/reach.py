@@ -1,16 +1,17 @@
 """The figure `test_reach`: do the tests still find what they found when they took twice as long?
 
-When tests are made quicker, one may stop looking, and nobody sees that: it still passes. So forty
-faults are planted, two in each of twenty modules whose tests became quicker, in the code as it is
-and as it was before. A comparison is reversed or moved by one, `and` becomes `or`, a `not` is
-dropped, a number grows by one, a result is None. Which, a seed decides, among the lines that both
-have. The tests of that module are run on each. A fault that was found before must be found.
+When tests are made quicker, one of them may stop checking something. Nobody notices, because it
+still passes. So forty faults are planted, two in each of twenty modules whose tests became quicker,
+in the code of today and in that of before. A comparison is reversed or moved by one, `and` becomes
+`or`, a `not` is dropped, a number grows by one, a result is None. A seed chooses the faults among
+the lines that both versions have. The tests of that module are run on each. A fault that was found
+before must be found.
 
 Some faults change nothing that anybody could see, so not all are found on either side. Each side is
-a clone in .rft/bench/reach. What has been seen there is kept: asking again goes on where it was.
+a clone in .rft/bench/reach. Results are kept there, so that the next measurement goes on.
 
     make figure NAME=test_reach
-    make figure NAME=test_reach ARGS="rft/stats.py"    this module alone, and what is kept
+    make figure NAME=test_reach ARGS="rft/stats.py"    run only this module; the others are kept
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PLACE = ROOT / ".rft" / "bench" / "reach"
 BEFORE = "f9fa62e"
 """The last commit at which the second tier took 27 minutes."""
 NEEDED_BEFORE = ("numba==0.68.1", "llvmlite==0.50.0")
-"""What that commit imports and today's code does not."""
+"""Packages that this commit imports and today's code does not."""
 SEED, FAULTS = 0, 2
 TESTS = {
     "flows/cli/baseline.py": "tests/flows/test_baseline_verb.py",
@@ -64,14 +65,14 @@ OPPOSITE: dict[type[ast.cmpop], str] = {
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
 }  # fmt: skip
 HANGS = 4
-"""Times the seconds of the tests without a fault: then they hang, and somebody would see that."""
+"""Tests hang if they take this many times the seconds without a fault. Somebody would notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     module: str
     line: str
-    """As it stands in the file, whole. It stands there once."""
+    """The whole line, as it is in the file. It occurs there once."""
     wrong: str
 
     def plant(self, text: str) -> str:
@@ -110,7 +111,7 @@ def test_reach(args: list[str]) -> Figure:
 
 # -- faults ----------------------------------------------------------------------------------------
 def faults(module: str, *texts: str) -> list[Fault]:
-    """Choose this module's faults: the same ones whichever of the texts is changed."""
+    """Choose this module's faults. They are the same for both versions of the text."""
     lines = [text.split("\n") for text in texts]
     known = [
         Fault(module, line, wrong)
@@ -132,7 +133,7 @@ def _wrongs(text: str) -> Iterator[tuple[str, str]]:
     inside = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in (node for function in inside for statement in function.body for node in ast.walk(statement)):
         if isinstance(node, ast.expr) and node.lineno == node.end_lineno and (wrong := _wrong(node)):
-            # An offset counts bytes. A line with other letters is left alone.
+            # An offset counts bytes, so a line with letters outside ASCII is left alone.
             if (line := lines[node.lineno - 1]).isascii() and not line.lstrip().startswith(('"', "f")):
                 yield line, f"{line[: node.col_offset]}{wrong}{line[node.end_col_offset :]}"
         elif isinstance(node, ast.Return) and node.value and node.lineno == node.end_lineno:
@@ -141,7 +142,7 @@ def _wrongs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _wrong(node: ast.expr) -> str:
-    """Write an expression wrongly; empty where nothing is known."""
+    """Write an expression wrongly. Empty: there is no wrong form for it."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPPOSITE:
             return f"({ast.unparse(left)} {OPPOSITE[type(op)]} {ast.unparse(right)})"
@@ -183,8 +184,8 @@ class Side:
         return cls(name, root, PLACE / f"{name}-{tree[:16]}.json", (packages,) if needed else ())
 
     def finds(self, fault: Fault, *, ask: bool) -> bool | None:
-        """Return whether the tests find it; None where that is not known and nobody asks. Raises
-        RuntimeError where they fail without it."""
+        """Return whether the tests find the fault. None: it is not known, and `ask` is False.
+        Raises RuntimeError if they fail without the fault."""
         known = json.loads(self.kept.read_text(encoding="utf-8")) if self.kept.exists() else {}
         name = f"{fault.module}: {fault.line} -> {fault.wrong}"
         if name in known or not ask:

@@ -1,15 +1,16 @@
-"""The doctor's estimate of memory against what a training step takes at its height.
+"""The doctor's estimate of memory, compared with the peak of a training step.
 
-Each case is a process of its own: its high-water mark (resident memory; on a GPU what PyTorch
-allocated) starts anew. It makes the learner and its sampler as stage `train` does, samples
-rollouts that fill `rollout.max_tokens`, learns from as many as fill two microbatches, twice
-(AdamW's moments are there from the first step on), and says the mark beside the estimate
-(rft/doctor/capacity.py) for the same settings. No tool or grader is asked: they need next to
-nothing here. Memory is given back as where it is short (rft/models/heap.py): with room, a step
-takes more and is faster.
+Each case is a process of its own, so that its high-water mark starts anew (resident memory; on a
+GPU what PyTorch allocated). It makes the learner and its sampler as stage `train` does, and samples
+rollouts that fill `rollout.max_tokens`. It learns twice from as many as fill two microbatches,
+because AdamW's moments are there after the first step. Then it prints the mark beside the estimate
+(rft/doctor/capacity.py) for the same settings. Tools and graders are left out: they need next to
+nothing here. Memory is given back as if it were short (rft/models/heap.py): with room, a step takes
+more and is faster.
 
-Cases: SmolLM2-135M from `make model`, as LoRA and with all weights; random models of two
-architectures with vocabularies of 150,000, as both. ARGS=random leaves SmolLM2 out.
+The cases are SmolLM2-135M from `make model`, and random models of two architectures with
+vocabularies of 150,000. Each is trained as LoRA and with all weights. ARGS=random leaves SmolLM2
+out.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WITHIN = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`shape`: transformers' class and arguments of a random model; empty: SmolLM2."""
+    """`shape` is transformers' class and arguments of a random model. Empty: SmolLM2."""
 
     name: str
     weights: str
@@ -113,7 +114,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     from rft.sampling.engine import Engine
     from rft.trainer.learner import Learner
 
-    heap.ROOM = math.inf  # as where memory is short
+    heap.ROOM = math.inf  # as if memory were short
     params = params_of(case, folder)
     device = weights.prepare_process(params.policy)
     network = network_of(case, folder, device)
@@ -162,8 +163,8 @@ def params_of(case: Case, folder: Path) -> Any:
 
 
 def network_of(case: Case, folder: Path, device: Any) -> Any:
-    """Load the model from its folder, where a random one is written first, by another process: this
-    one's memory is measured."""
+    """Load the model from its folder. Another process writes a random model there first, because
+    this one's memory is measured."""
     from transformers import AutoModelForCausalLM
 
     if case.shape is not None:
@@ -194,7 +195,7 @@ def _sampled(sampler: Any, prompts: list[list[int]], case: Case) -> list[list[in
 
 
 def learn(learner: Any, prompts: list[list[int]], answers: list[list[int]], case: Case) -> None:
-    """Learn from two microbatches of what was sampled, again and again the same."""
+    """Learn from two microbatches, which repeat what was sampled."""
     from rft.trainer.packing import Counted, TrainingSample
 
     count = 2 * max(1, case.microbatch // case.longest)

@@ -1,8 +1,7 @@
-"""The figure of a pretrained model on the template recipe: what does each rung of the ladder add,
-and how long does it take?
+"""The figure of a pretrained model on the template recipe: what does each rung of the ladder add?
 
-SmolLM2-135M-Instruct (`make model`), with the chat template for ChatML and Hermes tools that this
-project ships, through the product's own stages:
+It also shows how long each takes. SmolLM2-135M-Instruct (`make model`) goes through the product's
+own stages, with this project's chat template for ChatML and Hermes tools:
 
     zero-shot   the model as it is, with the recipe's seed prompt
     warm start  48 steps of LoRA on the recipe's demonstrations, made by a colleague who often
@@ -11,8 +10,8 @@ project ships, through the product's own stages:
     RFT         16 steps of LoRA with the real tools and the real grader, with that prompt
 
 All four answer the same unseen test examples, the last three as the arms of stage `challenger`.
-Gains are paired by example. Every stage is kept in .rft/bench/real_parcels/ and is not run again by
-the same code and settings: `make figure NAME=real_parcels` goes on where it was cut off, and
+Gains are paired by example. Every stage is kept in .rft/bench/real_parcels/, and is not run again
+with the same code and settings: `make figure NAME=real_parcels` goes on where it was cut off, and
 `ARGS=fresh` begins anew. Minutes are those of all attempts that ended by themselves or by Ctrl-C.
 """
 
@@ -67,8 +66,8 @@ WARM_START = {
 
 
 def real_parcels(args: list[str]) -> Figure:
-    """SmolLM2 on the template recipe: reward and minutes of zero-shot, warm start, prompt and RFT;
-    prompt and RFT together gain at least 0.12 over the warm start, RFT by itself more than 0."""
+    """SmolLM2 on the template recipe: reward and minutes of zero-shot, warm start, prompt and RFT.
+    Prompt and RFT together gain at least 0.12 over the warm start, RFT by itself more than 0."""
     from rft import reports, stats
     from rft.gate import evidence
 
@@ -154,7 +153,7 @@ def _workspace(params: Any) -> Iterator[Path]:
 
 
 def _once(name: str, run: Any) -> None:
-    """Do it unless it is done, and add up its seconds."""
+    """Do the work unless it is done, and add up its seconds."""
     done, spent = Path(f"{name}.done"), Path("seconds") / f"{name}.json"
     if done.exists():
         return

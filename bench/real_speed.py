@@ -1,18 +1,19 @@
 """How fast a real pretrained model samples and learns here: SmolLM2-135M-Instruct, two threads.
 
 Sampling: 32 rows, prompts of 200 tokens, 64 new tokens at temperature 1; no token ends a turn. The
-prompts' tokens are drawn at random, so that no two begin alike: the hardest case for a sampler that
-computes common beginnings once. Then the same as groups of 8, which is what RFT samples.
-transformers' `generate` decodes the same rows. The sides take turns; a ratio is one of neighbors.
+prompts' tokens are drawn at random, so that no two prompts begin alike: that is the hardest case
+for a sampler that computes common beginnings once. Then the same is measured in groups of 8, as in
+RFT. transformers' `generate` decodes the same rows. The sides take turns, and a ratio compares
+neighbors.
 
-Two floors, measured on the spot (rft/doctor/machine.py): the arithmetic alone, and reading the
-weights, keys and values alone. The prompts are read at the prefill rate of the same run.
+Two floors are measured in the same run (rft/doctor/machine.py): the arithmetic alone, and reading
+the weights, keys and values alone. The prompts are read at the prefill rate of the same run.
 
-A whole step: 16 rollouts (two groups of 8) of one turn on the template recipe, all weights learn.
-Ours is stage `train` as a run has it, with its grader over HTTP and in deterministic mode; TRL
+A whole step: 16 rollouts (two groups of 8) of one turn on the template recipe; all weights learn.
+Ours is stage `train` as in a run, with its grader over HTTP and in deterministic mode. TRL
 (bench/trl_step.py, in its own environment) has its reward in its own process. Both learn from the
-same openings. They take turns, three times; times are from the end of one step to the end of the
-next, the first of each turn left out: it warms up.
+same openings. They take turns, three times. Times are from the end of one step to the end of the
+next, without the first step of each turn, which warms up.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ PREFILL_SHARE, OVER_GENERATE, OVER_TRL = 0.6, 2.0, 2.5
 
 def real_speed(args: list[str]) -> Figure:
     """SmolLM2: 32 rows at least 2 times generate's tokens/s or 60 % of the prefill rate, whichever
-    is lower; a step of 16 rollouts at least 2.5 times TRL's. ARGS=sampling leaves TRL out."""
+    is lower. A step of 16 rollouts at least 2.5 times TRL's. ARGS=sampling leaves TRL out."""
     if not FOLDER.exists():
         return unmeasured("tokens/s over generate's", f"{FOLDER.relative_to(ROOT)} is not there: `make model`")
     parts, notes = _sampling()
@@ -66,8 +67,8 @@ FIGURES = {"real_speed": real_speed}
 
 # -- sampling --------------------------------------------------------------------------------------
 def smollm() -> tuple[Any, list[list[int]]]:
-    """Return a sampler of SmolLM2, for which no token ends a turn, and prompts that all begin
-    otherwise."""
+    """Return a sampler of SmolLM2 for which no token ends a turn, and prompts that all begin
+    differently."""
     import numpy as np
 
     from rft import config
@@ -136,7 +137,7 @@ def _sampling() -> tuple[list[Part], dict[str, Any]]:
 
 
 def ours(engine: Any, prompts: Sequence[list[int]]) -> tuple[float, float]:
-    """Return the seconds until the first token, and from there."""
+    """Return the seconds until the first token, and those after it."""
     from rft.sampling.engine import Session
 
     session = Session(engine, [list(one) for one in prompts], [(0, n) for n in range(len(prompts))], 1.0, PROMPT + NEW)
@@ -236,7 +237,7 @@ def _params(place: Path, seed: int) -> Any:
 
 @contextmanager
 def _workspace() -> Iterator[Path]:
-    """Enter a folder of its own, new each time, with the stages' files up to the prompt."""
+    """Enter a new folder with the stages' files up to the prompt."""
     import os
 
     from rft import recipe, reports

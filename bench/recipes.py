@@ -1,13 +1,12 @@
-"""The figures of the recipes: what each agent learns, which cheats its grader takes, and what
-laziness earns.
+"""The figures of the recipes: what each agent learns, which cheats pass, and what laziness earns.
 
     recipes_learn       the ladder, as its user runs it (bench/ladder.py): the three arms that stage
                         `challenger` played on the frozen test examples
     recipes_exploits    the preflight: exploits, targets, and a scripted honest agent
     recipes_shortcuts   scripted lazy agents beside the trained policy that recipes_learn recorded
 
-Each has a figure per recipe, such as recipes_learn_wordle, which is recorded by itself. The whole
-figure asks for these in turn, and takes up what was measured before for the same engine and recipe.
+Each has a figure per recipe, such as recipes_learn_wordle, with its own record. The whole figure
+measures these in turn, and uses what was measured before for the same engine and recipe.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPES = ("mail_search", "code_research", "filings", "wordle")
 ABSTAINING = {"mail_search", "filings"}
 COUNTED = {"wordle": "guesses"}
-"""The sub-score that counts what a user counts; elsewhere it is all calls."""
+"""Recipe -> the sub-score that counts what its users count. For other recipes it is all calls."""
 HALVED = {"code_research"}
-"""Where the calls are what was to become fewer."""
+"""Recipes in which the number of calls should fall."""
 MINUTES = 90
 HONEST = 0.8
 WELL_BELOW = 0.1
-"""How far below the trained policy a shortcut must stay, at the least."""
+"""A shortcut must stay at least so far below the trained policy."""
 NUM_SCRIPTED = 128
 SHORTCUTS = {"closed_book", "most_frequent", "first_hit", "longest_document", "random", "unknown"}
-"""Ways that do without the work. A recipe may have others, which are shown beside them."""
+"""Ways that avoid the work. A recipe may have others, which are shown beside them."""
 
 
 def learn(name: str) -> Figure:
@@ -100,7 +99,8 @@ def exploits(name: str) -> Figure:
 def shortcuts(name: str) -> Figure:
     """what lazy scripted agents score, beside the trained policy's recorded reward.
 
-    Theirs is before any budget, and its is after, so that the comparison is hard on the policy.
+    Their scores are before any budget, and the policy's is after it. So the comparison is hard on
+    the policy.
     """
     trained = _trained(name)
     assert trained.low is not None
@@ -112,7 +112,7 @@ def shortcuts(name: str) -> Figure:
 
 
 def _trained(name: str) -> Part:
-    """Read what `recipes_learn` recorded of the trained policy; measure it where nothing is."""
+    """Read what `recipes_learn` recorded of the trained policy. If there is nothing, measure it."""
     kept = figure.RESULTS / f"recipes_learn_{name}.json"
     if not kept.exists():
         figure.record(learn(name).line(kept.stem), [])

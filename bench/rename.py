@@ -1,19 +1,19 @@
-"""Renames by a table: what is called otherwise, where, and how.
+"""Renames by a table that says what is renamed, where, and how.
 
-A name is many things: an identifier, a word in backticks, a path, a module in an import. Each row
-of `bench/names.tsv` is one change, in tab-separated columns: `kind`, `scope`, `old`, `new`.
+A name can be an identifier, a word in backticks, a path, or a module in an import. Each row of
+`bench/names.tsv` is one change, in tab-separated columns: `kind`, `scope`, `old`, `new`.
 
-    move    a file or folder. Its dotted name and its path change wherever they are written, and so
-            does the name under which a file imports it. The scope is empty
+    move    a file or folder. Its dotted name and its path change everywhere, and so does the name
+            under which a file imports it. The scope is empty
     name    a sequence of tokens in code, such as `say`, `.say` or `journal.say(`: one identifier or
-            more becomes another. So it does within f-strings, and within backticks in comments,
-            docstrings and pages
-    text    these very characters, anywhere: for sentences. `⏎` stands for a line break
+            more gets another name. This also happens in f-strings, and within backticks in
+            comments, docstrings and pages
+    text    exactly these characters, anywhere: for sentences. `⏎` stands for a line break
 
-A scope is a list of patterns of paths, separated by spaces; `!` leaves out. `*` is everything.
-Paths are those of before. Rows apply in the order of the table. A row that changes nothing is an
-error, and so is a new identifier that one of the files had already: two things would get one name.
-Where that is meant, the kind ends with `+`.
+A scope is a list of patterns of paths, separated by spaces. `!` before a pattern excludes it. `*`
+is everything. Paths are those before the renaming. Rows apply in the order of the table. A row that
+changes nothing is an error, and so is a new identifier that one of the files had already: two
+things would get one name. If that is intended, the kind ends with `+`.
 
     python -m bench.rename             in a clean clone; it ends with what is generated from code
 """
@@ -37,7 +37,7 @@ LEFT_ALONE = (
     "bench/names.tsv", "bench/rename.py", "tests/bench/test_rename.py", "bench/results/*", "tests/golden/*",
     "CHANGELOG.md", "lock-*.txt", "constraints.txt", "data/*/*",
 )  # fmt: skip
-"""Records of what was, and what is generated."""
+"""Records of the past, and generated files."""
 KINDS = ("move", "name", "name+", "text")
 GENERATED = (
     ("-m", "ruff", "check", "--quiet", "--select", "I", "--fix", "."),
@@ -64,7 +64,7 @@ class Row:
 
 
 def read(text: str) -> list[Row]:
-    """Read the table. Raises ValueError that names the line."""
+    """Read the table. Raises ValueError, which names the line."""
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
@@ -82,7 +82,7 @@ def read(text: str) -> list[Row]:
 
 
 def rename(root: Path, rows: list[Row]) -> None:
-    """Change the files of a clone. Raises ValueError, and changes none, where a row does nothing or
+    """Change the files of a clone. Raises ValueError, and changes no file, if a row does nothing or
     joins two names."""
     texts = dict(_texts(root))
     before = dict(texts)
@@ -102,7 +102,7 @@ def rename(root: Path, rows: list[Row]) -> None:
                     problems.append(f"line {row.line}: {path} has a name {clash} already")
             found += new != text
             texts[path] = new
-        if row.kind == "move":  # perhaps of what an earlier row moved
+        if row.kind == "move":  # an earlier row may have moved it already
             moved = [row.new + path[len(row.old) :] if f"{path}/".startswith(f"{row.old}/") else path for path in paths]
             if moved == paths:
                 problems.append(f"line {row.line}: there is no {row.old} to move")
@@ -199,7 +199,7 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
 
 
 def _changed(text: str, old: list[str], new: list[str], is_bare: bool = False) -> str:
-    """Change code, and what comments and docstrings say of it. `is_bare`: not behind a dot."""
+    """Change code, and what comments and docstrings say about it. `is_bare`: not after a dot."""
     tokens = _tokens(text)
     code = [one for one in tokens if one.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER)]
     edits = list[tuple[tokenize.TokenInfo, str]]()
@@ -257,7 +257,7 @@ def _in_plain(text: str, old: list[str], new: list[str]) -> str:
 
 
 def _in_braces(text: str, old: list[str], new: list[str]) -> str:
-    """Change the expressions of an f-string: what is within single braces."""
+    """Change the expressions of an f-string, which are within single braces."""
     made, at = list[str](), 0
     while at < len(text):
         if text.startswith(("{{", "}}"), at):

@@ -1,14 +1,14 @@
 """The figure `renamed`: did the renaming change names, and nothing else?
 
-The table is bench/names.tsv, and the commit behind the last one that touched it is the renaming.
+The table is bench/names.tsv, and the renaming is the commit after the last one that touched it.
 
     by the table   the script runs on the commit before. Each file must come out as it was committed
-    code           each file of before and after is parsed. Without imports, text, names of tests
-                   and those of the table, the trees must be equal
+    code           each file is parsed before and after. Without imports, text, names of tests and
+                   names of the table, the trees must be equal
     workspace      what earlier code wrote still verifies, is audited, finds its look known and is
                    promoted: tests/tasks/test_stored_workspace.py
-    demo           the small demo at both commits. Each stage's files must have equal bytes, but for
-                   times and the packages that were there; `opening.json` names a ledger entry
+    demo           the small demo at both commits. Each stage's files must have equal bytes, except
+                   for times and installed packages; `opening.json` names a ledger entry
 
     make figure NAME=renamed
     make figure NAME=renamed ARGS=code      without the two demos, which take some minutes each
@@ -104,13 +104,13 @@ def _shape(path: Path, names: set[str]) -> str:
 
 
 def _is_prose(name: str) -> bool:
-    """The name of a test is a sentence, in which a row for text may change a word."""
+    """Whether a name is a test's: it is a sentence, where a row for text may change a word."""
     return name.startswith("test_")
 
 
 # -- the two commits -------------------------------------------------------------------------------
 def _by_the_table(before: Path, after: Path) -> list[str]:
-    """Rename in the clone of before. Return the files that are then others than those of after."""
+    """Rename in the clone of before. Return the files that then differ from those of after."""
     subprocess.run([sys.executable, "-m", "bench.rename"], cwd=before, env=_environment(before), check=True)
     _git(before, "add", "--all")
     tree = _git(before, "write-tree")

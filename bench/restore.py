@@ -1,12 +1,13 @@
-"""The figure of back-ups: what can be said of every run and version, before and after a restore.
+"""The figure of back-ups: what is known about every run and version, before and after a restore.
 
 A clone with a history (runs that were promoted, rejected, rolled back, and one that waits) is
 backed up, goes on, and is backed up again into the same folder. Then it is moved away, so that no
-address can lead back to it, the back-up is laid out elsewhere, and both are asked the same. What
-they answer is compared line by line: the audits of all runs and versions, the ledger, MLflow with
-the bytes of its artifacts, and every output of every revision, hashed again.
+address can lead back to it, and the back-up is restored elsewhere. Both clones answer the same
+questions, and the answers are compared line by line. These are the audits of all runs and versions,
+the ledger, MLflow with the bytes of its artifacts, and every output of every revision, hashed
+again.
 
-In the end one byte of the restored cache is changed: the comparison must see it.
+In the end one byte of the restored cache is changed, and the comparison must notice it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _measure(place: Path, num_runs: int) -> Figure:
 
 
 def _grow(clone: Clone, script: Path, number: int) -> None:
-    """One more run with bytes of its own, in MLflow and with a page. The last one waits."""
+    """Add one more run with its own bytes, shown in MLflow and with a page. The last one waits."""
     from rft import config
     from tasks.display import tracking
     from tasks.promotion import acts
@@ -112,7 +113,7 @@ def _grow(clone: Clone, script: Path, number: int) -> None:
 
 # -- what a clone says -----------------------------------------------------------------------------
 def _seen(clone: Clone) -> Iterator[str]:
-    """All that can be asked of a clone, as lines without its place."""
+    """Yield all that a clone can answer, as lines without its path."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow sets it to the store that it opened last
     questions = (
         ["ledger", "--json"],
@@ -127,7 +128,7 @@ def _seen(clone: Clone) -> Iterator[str]:
 
 
 def _audits(clone: Clone) -> Iterator[str]:
-    """The audit of everything, and of each version and each run by itself, in full."""
+    """Yield the full audits of everything, of each version, and of each run."""
     from flows import audit as audit_text
     from tasks import audit
     from tasks.ledger import book
@@ -153,7 +154,7 @@ def _rft(clone: Clone, *arguments: str) -> str:
 
 
 def _bytes(clone: Clone) -> Iterator[str]:
-    """Every output of every revision, hashed again."""
+    """Yield every output of every revision, hashed again."""
     from rft.errors import RftError
     from tasks.runs.artifacts import Revision
 
@@ -208,7 +209,7 @@ def _flip(clone: Clone) -> None:
 
 
 def _quiet(*_: object) -> None:
-    """For the progress of a back-up."""
+    """Drop the progress of a back-up."""
 
 
 FIGURES = {"restore": restore}

@@ -1,11 +1,10 @@
-"""The figure of exact resume: kill -9 at random moments of a training, start it again, and compare
-the weights bit for bit.
+"""The figure of exact resume: kill -9 in a training, start it again, and compare the weights.
 
-The tests' tiny ladder is run up to `train`; then `python -m rft train` runs once undisturbed,
-in deterministic mode. Twenty more start from the same files. Each is killed at a random moment
-between its first sampled rollout and its end, checkpoint writes included, and started again until
-it has published. Weights, metrics, rollouts and the report must be the undisturbed run's, byte for
-byte.
+The tests' tiny ladder is run up to `train`. Then `python -m rft train` runs once undisturbed, in
+deterministic mode. Twenty more trainings start from the same files. Each is killed at a random
+moment between its first sampled rollout and its end, checkpoint writes included, and started again
+until it has published. Weights, metrics, rollouts and the report must equal those of the
+undisturbed run, byte for byte.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ COMPARED = ("weights", "metrics.jsonl", "rollouts.parquet", "report.json")
 
 
 def resume_exact(args: list[str]) -> Figure:
-    """kill -9 at 20 random moments of a training, and on: trainings whose weights differ from the
-    uninterrupted one's."""
+    """kill -9 at 20 random moments of a training, then a restart: trainings whose weights differ
+    from the undisturbed one's."""
     from tests import tiny_recipe
 
     with tempfile.TemporaryDirectory() as place:
@@ -102,8 +101,8 @@ def resume_exact(args: list[str]) -> Figure:
 
 
 def _train(folder: Path, kill_after_s: float | None) -> tuple[int, float, float]:
-    """Exit code, seconds it lasted, and seconds until its training began; a kill's time counts from
-    there."""
+    """Return the exit code, the seconds it lasted, and the seconds until its training began. A
+    kill's time counts from there."""
     environment = {name: value for name, value in os.environ.items() if name != "RFT_STATE"} | {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
@@ -151,7 +150,7 @@ def _prepared(folder: Path, ours: Path, name: str) -> Path:
 
 
 def _run_ladder(folder: Path, ours: Path) -> None:
-    """The stages before the training, in this process."""
+    """Run the stages before the training, in this process."""
     from tests import ladder
 
     folder.mkdir()

@@ -1,26 +1,24 @@
-"""The figures of the rollout engine: what it costs over a bare HTTP loop, and what faults of the
-world do to rewards.
+"""The figures of the rollout engine: its cost over a bare HTTP loop, and what faults do to rewards.
 
-Rollouts are scripted, tools and grader are not: the tiny recipe of the tests behind a server
-process that fails on demand (bench/faulty_server.py), the engine's own loop, tool client and grader
-in front of it. `Caller` looks its key up three times, one call a turn, and answers with the value
-when all three agree; a coin of its own, drawn from example and sample, makes it answer wrongly
-about half of the time, so that groups have means of their own. An answer that a fault had changed
-would show.
+The policy is scripted, but tools and grader are real. The tests' tiny recipe runs behind a server
+process that fails on demand (bench/faulty_server.py). The engine's own loop, tool client and grader
+are in front of it. `Caller` looks its key up three times, one call per turn, and answers with the
+value if all three agree. It answers wrongly about half of the time, drawn from example and sample,
+so that groups have different means. If a fault changed an answer, that would show.
 
-A grade is a call too, in both of the things that `rollout_concurrency` compares: 500 rollouts are
-1,500 tool calls of 50 ms and 500 grades, and the bare loop posts the same 2,000 bodies, encoded
-before, with as many in flight as there are rollouts. Both open 500 connections of their own, and
-take turns in going first. Three things would otherwise strike one side of a pair by chance:
+`rollout_concurrency` compares two programs, and in both a grade is a call, too. 500 rollouts are
+1,500 tool calls of 50 ms and 500 grades. The bare loop posts the same 2,000 bodies, encoded before,
+with as many in flight as there are rollouts. Both open 500 connections of their own, and take turns
+in going first. Three things could strike only one side of a pair by chance:
 
-    the client's garbage    is collected before each, outside of the time
-    the server's garbage    too: its collections alone moved single ratios from 1.2 to 1.0 and 1.5
-    the listen queue        holds 500 connections (rft/tools/server.py). What did not fit was tried
-                            again a second later, which made single ratios of 0.7 and 2.6
+    the client's garbage    is collected before each, outside the measured time
+    the server's garbage    is, too: its collections alone moved ratios from 1.2 to 1.0 and 1.5
+    the listen queue        holds 500 connections (rft/tools/server.py). Those that did not fit were
+                            tried again a second later, which made ratios of 0.7 and 2.6
 
-The bare loop gets the setting of the garbage collector that the engine gives itself
-(rft/rollouts/garbage.py). That saves it a seventh of its processor time; without, the ratio would
-be the interpreter's as much as ours.
+The bare loop gets the same setting of the garbage collector as the engine
+(rft/rollouts/garbage.py). That saves it a seventh of its processor time. Without it, the ratio
+would measure the interpreter as much as our code.
 """
 
 from __future__ import annotations
@@ -69,21 +67,21 @@ STORM = Faults(
     oversized=0.01,
     oversized_bytes=4 * MAX_REPLY_BYTES,
 )
-TIMEOUT_S = 0.5  # ends a hang; ten times the latency, so that a busy machine is not taken for one
-IN_FLIGHT = 128  # with faults: few enough that waiting for the processor stays far below TIMEOUT_S
+TIMEOUT_S = 0.5  # ends a hang: ten times the latency, so that a busy machine does not look like one
+IN_FLIGHT = 128  # with faults: so few that waiting for the processor stays far below TIMEOUT_S
 DEADLINE_S = 30.0
 PROMPT = PromptSettings(name="seed", system="", max_turns=12)
 
 
 # -- the policy ------------------------------------------------------------------------------------
 class Caller:
-    """Without tokens. Asks again when a result is an error, as a policy would that is told of a
-    reply too large."""
+    """A scripted policy without tokens. It asks again if a result is an error, as a policy would
+    that is told that a reply is too large."""
 
     blocks = False
 
     async def check_openings(self, openings: Sequence[Opening], max_context_tokens: int | None) -> None:
-        """It has room for all."""
+        """Accept all: it has room for every opening."""
 
     def open(
         self,
@@ -132,7 +130,7 @@ class World:
     requests: list[Request]
 
     async def play(self, **tools: Any) -> tuple[list[Trajectory], float]:
-        """All rollouts once, and the seconds that they took."""
+        """Play all rollouts once. Returns them, and the seconds that they took."""
         section = config.Tools(server_url=self.url, version="1", **tools)
         limits = config.Rollout(
             max_turns=PROMPT.max_turns or 12, deadline_s=DEADLINE_S, budget=config.Budget(tool_calls=None)
@@ -169,15 +167,15 @@ def world(examples: int, group_size: int) -> Iterator[World]:
 
 # -- rollout_concurrency ---------------------------------------------------------------------------
 def rollout_concurrency(args: list[str]) -> Figure:
-    """Wall time of 500 rollouts of 3 tool calls of 50 ms, over what a bare aiohttp loop needs for
-    the same calls: upper 95 % limit of the median of 31 pairs (<= 1.35)."""
+    """Wall time of 500 rollouts of 3 tool calls of 50 ms, divided by that of a bare aiohttp loop
+    with the same calls. Upper 95 % limit of the median of 31 pairs (<= 1.35)."""
     return concurrency()
 
 
 def concurrency(examples: int = 50, group_size: int = 10, repeats: int = 31) -> Figure:
-    """Repeats of ours and of the bare loop take turns, after one of each to warm up. The bound is
-    on the upper limit of the median of their ratios: from their order, so without an assumption on
-    their shape."""
+    """Measure ours and the bare loop in turns, after one of each to warm up. The bound is on the
+    upper limit of the median of their ratios. The limit comes from their order, so it assumes
+    nothing about their distribution."""
     rollouts = examples * group_size
     walls: list[float] = []
     rates: list[float] = []
@@ -233,7 +231,7 @@ def median_limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _bodies(place: World, done: Sequence[Trajectory]) -> list[tuple[str, bytes]]:
-    """What these rollouts posted: address and body, tool calls first."""
+    """Return what these rollouts posted: address and body, tool calls first."""
     tools: list[tuple[str, bytes]] = []
     grades: list[tuple[str, bytes]] = []
     for request, one in zip(place.requests, done, strict=True):
@@ -246,7 +244,7 @@ def _bodies(place: World, done: Sequence[Trajectory]) -> list[tuple[str, bytes]]
 
 @seldom_collected()
 async def _bare(bodies: Sequence[tuple[str, bytes]], in_flight: int) -> float:
-    """Seconds for all bodies, with no more around it than aiohttp asks for."""
+    """Return the seconds to post all bodies, with only the code that aiohttp needs."""
     left = iter(bodies)
 
     async def one(session: aiohttp.ClientSession) -> None:
@@ -270,7 +268,7 @@ def rollout_faults(args: list[str]) -> Figure:
 
 @dataclass(slots=True)
 class Tally:
-    """What faults did, over seeds."""
+    """Counts what faults did, over seeds."""
 
     rollouts: int = 0
     unended: int = 0  # without a trajectory, or after the rollout's deadline
@@ -285,7 +283,7 @@ class Tally:
     requests: Counter[str] = field(default_factory=Counter)
 
     def add(self, done: Sequence[Trajectory], calm: Sequence[Trajectory], group_size: int) -> None:
-        """`calm`: the same rollouts in a world without faults."""
+        """Count the rollouts of a seed. `calm` are the same rollouts in a world without faults."""
         self.rollouts += len(calm)
         self.unended += len(calm) - sum(one.wall_s <= DEADLINE_S for one in done)
         self.longest_s = max([self.longest_s, *(one.wall_s for one in done)])
@@ -305,8 +303,8 @@ class Tally:
 
 
 def faults(examples: int = 50, group_size: int = 10, seeds: int = 20, bare_seeds: int = 5) -> Figure:
-    """`seeds` with the retries that the engine makes by default; `bare_seeds` with none, where many
-    rollouts are marked."""
+    """Play `seeds` with the retries that the engine makes by default, and `bare_seeds` without
+    retries, where many rollouts are unscored."""
     with world(examples, group_size) as place:
         faulty_server.tell(place.url, CALM)
         tools: dict[str, Any] = {"timeout_s": TIMEOUT_S, "max_reply_bytes": MAX_REPLY_BYTES, "concurrency": IN_FLIGHT}
@@ -334,7 +332,8 @@ def _storm(place: World, calm: Sequence[Trajectory], group_size: int, seeds: ran
 
 
 def _parts(tally: Tally, when: str, marked: int | None = None) -> list[Part]:
-    """`marked`: rollouts that must have gone unscored, or nothing was tried."""
+    """Make the parts. `marked`: at least so many rollouts must be unscored, or nothing was
+    tried."""
     struck = sum(tally.requests.values()) - tally.requests["fine"]
     return [
         Part(

@@ -1,21 +1,19 @@
-"""How fast the in-process sampler is, beside transformers' own `generate`, on the embedded policy's
-architecture.
+"""How fast is the in-process sampler, beside transformers' own `generate`?
 
-The policy is built as the ICD-10 recipe builds it, tokenizer and all, and not trained: weights have
-no part in a speed. 64 dialogues of that recipe, 60 to 140 tokens long, whose next turn is the
-answer, get 32 tokens each at temperature 1; no token ends a turn. `generate` decodes the same rows
-with a dynamic and with a static cache, and the faster counts. Both are given their prompts' tokens.
-The sides take turns, so that whatever else the machine does meets both; a ratio is one of
-neighbours.
+Both run the embedded policy's architecture. The policy is built as the ICD-10 recipe builds it,
+with its tokenizer, and is not trained, because weights do not matter for speed. 64 dialogues of
+that recipe, 60 to 140 tokens long, whose next turn is the answer, get 32 tokens each at temperature
+1; no token ends a turn. `generate` decodes the same rows with a dynamic and with a static cache,
+and the faster one counts. Both are given their prompts' tokens. The sides take turns, so that other
+work of the machine affects both, and a ratio compares neighbors.
 
-Ours runs in deterministic mode (a barrier a turn) and in free mode, both as a stage runs them, with
-an event loop in a thread of its own;
-what is held against the bound is the deterministic one. Then the group that RFT samples: 8
-dialogues 8 times each, whose prompts are computed once. `generate` has no such thing, and computes
+Ours runs in deterministic mode (a barrier per turn) and in free mode, both as in a stage, with an
+event loop in its own thread. The deterministic mode has the bound. Then the groups of RFT are
+measured: 8 dialogues 8 times each, whose prompts our sampler computes once. `generate` computes
 them 8 times.
 
-Its log-probabilities are compared with the model's forward over the whole sequence, after the
-weights have changed under the engine.
+The sampler's log-probabilities are compared with the model's forward over the whole sequence, after
+the weights have changed under the engine.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ THREADS = (2, 1)
 
 def speed_sampler(args: list[str]) -> Figure:
     """Tokens/s of the in-process sampler over those of transformers' generate, same 64 rows (>= 3,
-    2 threads); `ROUNDS` repeats, alternating."""
+    2 threads). `ROUNDS` repeats, in turns."""
     import torch
 
     from rft import config
@@ -123,8 +121,8 @@ def _at(threads: int, network: Any, chat: Any, openings: Sequence[Any], rounds: 
 
 
 def _ratio(name: str, theirs: Sequence[float], ours: Sequence[float], at_least: float | None = None) -> Part:
-    """The median of the rounds' ratios, with a 95 % interval for the median from their order (no
-    assumption on their shape)."""
+    """Return the median of the rounds' ratios, with a 95 % interval from their order. It assumes
+    nothing about their distribution."""
     ratios = [one / other for one, other in zip(theirs, ours, strict=True)]
     low, high = median_limits(ratios)
     middle = statistics.median(ratios)
@@ -166,7 +164,7 @@ def _generate(network: Any, chat: Any, openings: Sequence[Any], cache: str | Non
 
 
 def _padded(chat: Any, openings: Sequence[Any]) -> tuple[Any, Any]:
-    """Left padding, which is what `generate` asks for."""
+    """Pad on the left, as `generate` requires."""
     import torch
 
     rows = [chat.prompt_ids(list(one.messages)) for one in openings]
@@ -178,8 +176,8 @@ def _padded(chat: Any, openings: Sequence[Any]) -> tuple[Any, Any]:
 
 @contextmanager
 def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
-    """Every turn runs to its limit, and prompts were rendered before: `generate` is given ids, so
-    both are."""
+    """Make every turn run to its limit, and render prompts beforehand: `generate` is given ids, so
+    ours is, too."""
     ends, render = chat.end_ids, chat.prompt_ids
     rendered = {repr(list(one.messages)): render(list(one.messages)) for one in openings}
     chat.end_ids, chat.prompt_ids = (), lambda messages, *_: list(rendered[repr(messages)])
@@ -190,8 +188,8 @@ def _tokens_alone(chat: Any, openings: Sequence[Any]) -> Iterator[None]:
 
 
 def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
-    """Between what the engine reports and one plain forward of the model, after an optimizer step
-    that the engine was not told of."""
+    """Return the largest difference between the engine's log-probabilities and a plain forward of
+    the model, after an optimizer step that the engine was not told about."""
     import torch
 
     from rft.sampling.engine import Engine
@@ -217,8 +215,8 @@ def _mismatch(network: Any, chat: Any, openings: Sequence[Any]) -> float:
 
 # -- the policy ------------------------------------------------------------------------------------
 def _policy(params: Any) -> tuple[Any, list[Any], Any]:
-    """(model, openings, chat): the recipe's own policy before its warm start, and dialogues in
-    which the answer comes next."""
+    """Return (model, openings, chat): the recipe's own policy before its warm start, and dialogues
+    in which the answer comes next."""
     from rft import recipe
     from rft.chat.renderer import Chat
     from rft.models import embedded

@@ -2,11 +2,11 @@
 
 Each attack is a short Python program. It runs inside a sandbox, and once more without one as its
 *control*: there it must succeed, or the attack shows nothing. A program that gets what it wants
-calls `escaped("what")`; one that cannot just ends, in whichever way. `scene` tells it where on the
-host the treasures are: a secret file, a server, a process.
+calls `escaped("what")`. A program that cannot get it just ends, in any way. `scene` tells it where
+the treasures are on the host: a secret file, a server, a process.
 
-Some controls would harm the machine (writing to /usr), and some kernels refuse a thing to anybody.
-So a control is `must`, `may` (it is tried, and what it did is printed) or `no`.
+Some controls would harm the machine (writing to /usr), and some kernels refuse a thing to
+everybody. So a control is `must`, `may` (it is tried, and its result is printed) or `no`.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One way out. `row`: it is one of the reference's matrix."""
+    """One way out. `row`: it is a row of the reference's matrix."""
 
     name: str
     program: str
     control: Literal["must", "may", "no"] = "must"
     row: bool = False
     root_only: bool = False
-    """Its control works as root only."""
+    """Its control works only as root."""
 
     @property
     def source(self) -> str:

@@ -1,4 +1,4 @@
-"""The figure of the sandbox: ways out that lead out, of all that were tried."""
+"""The figure of the sandbox: how many of the attacks escape from it?"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MIN_ATTACKS = 25
 
 
 def sandbox_containment(args: list[str]) -> Figure:
-    """Escapes from the sandbox, as root and as a plain user; each attack is shown to succeed
-    without it, where that is safe."""
+    """Escapes from the sandbox, as root and as a plain user. If that is safe, each attack is shown
+    to succeed without it."""
     ways = {_user(): ([sys.executable, "-m", "bench.sandbox_scene"], {**os.environ})}
     if os.geteuid() == 0 and (plain := as_plain_user("-m", "bench.sandbox_scene")):
         ways["a plain user"] = plain

@@ -1,9 +1,9 @@
 """The figure of the sandbox's speed: a call, and making, keeping and restoring a workspace.
 
-The base holds 50 MB in 2,500 files; between a snapshot and the restore, five files change. What is
-bounded is measured as root, one after another, in memory. As a plain user, with the base on disk,
-and with 200 sandboxes at once, it is printed. `python -m bench.sandbox_latency` prints the
-measurements of whoever runs it, as JSON.
+The base holds 50 MB in 2,500 files. Between a snapshot and the restore, five files change. The
+times with a bound are measured as root, one after another, in memory. Times as a plain user, with
+the base on disk, and with 200 sandboxes at once are only printed. `python -m bench.sandbox_latency`
+prints the measurements of the user who runs it, as JSON.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def sandbox_latency(args: list[str]) -> Figure:
 
 
 async def measure() -> dict[str, dict[str, float]]:
-    """Measure as whoever we are."""
+    """Measure as the present user."""
     with tempfile.TemporaryDirectory() as name:
         _fill(Path(name))
         started = time.perf_counter()

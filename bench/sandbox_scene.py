@@ -1,9 +1,9 @@
-"""Play the attacks of sandbox_attacks, in sandboxes and without, as whoever runs this.
+"""Plays the attacks of sandbox_attacks, in sandboxes and without, as the present user.
 
 The scene puts treasures on this machine: a secret file, servers, a variable, a process. Each attack
-then runs in a sandbox of its own, and once without one. Attacks that need the other side are played
-by hand below: what a grader on the host reads of what was left, and what is still running when a
-call, or our own process, is over.
+then runs in its own sandbox, and once without one. Some attacks need the other side, and are played
+by hand below. They test what a grader on the host reads of the files that were left, and what still
+runs when a call, or our own process, is over.
 
 `python -m bench.sandbox_scene` prints the results as JSON, one line each.
 """
@@ -41,21 +41,21 @@ LIMITS = Limits(
 )
 ROOT = Path(__file__).resolve().parents[1]
 PLAIN_USER = 62_777
-"""Whom root becomes to try everything as a plain user."""
+"""The user that root becomes to try everything without rights."""
 VARIABLE = "RFT_SCENE_SECRET"
 CONTROL_S = 60
-"""How long a control may take. A busy machine must not make an attack look blunt."""
+"""How long a control may take. It is long, so that no attack fails because the machine is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of an attack."""
+    """The result of an attack."""
 
     name: str
     escaped: bool
     says: str
     control: bool | None
-    """Whether it succeeds without a sandbox; None where that was not tried."""
+    """Whether it succeeds without a sandbox. None: that was not tried."""
     needs_control: bool
 
 
@@ -98,7 +98,7 @@ class Scene:
 
 
 def _spec(base: Base) -> Spec:
-    # what is missing here is shown by the attacks
+    # the attacks show what is missing here
     return Spec(base, LIMITS, allow_weaker=True)
 
 
@@ -146,8 +146,8 @@ async def _play(attack: Attack, treasures: Scene, base: Base) -> Played:
 
 @contextmanager
 def _victim(marker: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process of the host for one attack. What kills it does so a moment later, so the next
-    attack needs another. It ends with us: its input does."""
+    """Start a process of the host for one attack. An attack may kill it a moment later, so the next
+    one needs another. It ends with our process, because its input does."""
     with subprocess.Popen(["sh", "-c", "read line", marker], stdin=subprocess.PIPE) as process:
         try:
             yield process
@@ -172,7 +172,7 @@ def _tempting(treasures: Scene) -> Iterator[None]:
 def _without_sandbox(argv: list[str], variable: str) -> bool:
     with tempfile.TemporaryDirectory() as name:
         try:
-            # close_fds: what a program gets from a careless parent
+            # close_fds: as a careless parent does
             # a parent with a secret in its environment
             argv = ["env", f"{VARIABLE}={variable}", "sh", "-c", '"$@"; exit $?', "sh", *argv]
             done = subprocess.run(argv, cwd=name, capture_output=True, timeout=CONTROL_S, close_fds=False)
@@ -249,7 +249,7 @@ async def _write_through(treasures: Scene, base: Base) -> Played:
 async def _daemon(treasures: Scene, base: Base) -> Played:
     """Leave a process behind that no call waits for."""
     marker = f"{treasures.marker}-daemon"
-    # the program ends once the daemon has said that it runs: before, `ps` may show neither name
+    # the program ends once the daemon has said that it runs: earlier, `ps` may show neither name
     daemon = f"setsid sh -c 'echo up; exec >/dev/null 2>&1 </dev/null; sleep 30; : {marker}'"
     program = ["sh", "-c", f"({daemon} &) | {{ read line; }}"]
     async with create(_spec(base)) as sandbox:
@@ -343,7 +343,7 @@ async def _neighbors(treasures: Scene, base: Base) -> Played:
         f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0{marker}'); s.listen(); "
         f"open('/tmp/{marker}', 'w'); open('ready', 'w'); print(flush=True); time.sleep(30)"
     )
-    search = (  # the marker is written backwards: what looks must not find itself
+    search = (  # the marker is written backwards: the search must not find itself
         f"import contextlib, os, socket; marker, found = {marker[::-1]!r}[::-1], []\n"
         "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
         "    with contextlib.suppress(FileNotFoundError, ProcessLookupError):\n"  # it ended meanwhile
@@ -445,14 +445,14 @@ async def play_all() -> AsyncIterator[Played]:
 
 
 def as_plain_user(*argv: str) -> tuple[list[str], dict[str, str]] | None:
-    """Return the command line and environment that run `python ARGV` as a user without rights; None
-    where no interpreter of ours can be read by one."""
+    """Return the command line and environment that run `python ARGV` as a user without rights.
+    None: such a user can read none of our interpreters."""
     paths = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]
     environment = {"PATH": os.defpath, "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     become = ["setpriv", f"--reuid={PLAIN_USER}", f"--regid={PLAIN_USER}", "--clear-groups", "--"]
     for python in (sys.executable, "/usr/bin/python3"):
-        # twice: setpriv may start what its user cannot start again
+        # twice, because setpriv may start a program that its user cannot start again
         again = (
             "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import bench.sandbox_scene'], check=True)"
         )

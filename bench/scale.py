@@ -1,14 +1,13 @@
-"""The arithmetic of docs/scale.md: where the time of a step goes at 4 B and 32 B parameters, on
-GPUs that are not here.
+"""The arithmetic of docs/scale.md: where does the time of a step go at 4 B and 32 B parameters?
 
-Nothing is timed. A model's shape comes from its configuration, work and bytes from the same
-functions that `rft doctor speed` uses (rft/doctor/speed.py), and a GPU's limits from its data
-sheet. What a real system reaches of them is assumed, and said: SHARE_OF_FLOPS, SHARE_OF_BYTES. On a
-machine with these GPUs `rft doctor speed` and the timings of a run (`data/train/timing.json`)
-replace it.
+The GPUs are not here, so nothing is timed. A model's shape comes from its configuration. Work and
+bytes come from the same functions that `rft doctor speed` uses (rft/doctor/speed.py), and a GPU's
+limits from its data sheet. The share of these limits that a real system reaches is a stated
+assumption: SHARE_OF_FLOPS, SHARE_OF_BYTES. On a machine with these GPUs, use `rft doctor speed` and
+the timings of a run (`data/train/timing.json`) instead.
 
-A step: EXAMPLES groups of GROUP rollouts. Each rollout has the prompt, what the policy says and
-what tools answer; a group's prompt is computed once, by the sampler and by the learner.
+A step has EXAMPLES groups of GROUP rollouts. Each rollout has the prompt, the policy's own tokens
+and the tools' answers. Sampler and learner each compute a group's prompt once.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ RANK = 16
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`replicas` of the sampler, each on `tensor` GPUs with `rows` rollouts at a time; `learners`:
-    GPUs that learn, over which the weights are cut."""
+    """`replicas` of the sampler, each on `tensor` GPUs with `rows` rollouts at a time. `learners`
+    is the number of GPUs that learn, with the weights divided among them."""
 
     name: str
     shape: dict[str, Any]
@@ -69,7 +68,7 @@ FIGURES = {"scale_plan": scale_plan}
 
 
 def rows(plan: Plan) -> dict[str, tuple[float, str]]:
-    """Return what docs/scale.md tells of a plan, by name: value and unit."""
+    """Return what docs/scale.md shows of a plan: name -> value and unit."""
     from transformers import Qwen3Config
 
     from rft import config
@@ -97,7 +96,7 @@ def rows(plan: Plan) -> dict[str, tuple[float, str]]:
     distinct = EXAMPLES * PROMPT + rollouts * (OWN + TOOLS)
     head = shape.vocabulary * shape.hidden * rollouts * OWN
     attending = 2 * shape.layers * shape.heads * shape.head_dim * rollouts * (whole**2 - PROMPT**2)
-    # forward, the same again for what was not kept, and the gradients of the activations
+    # forward, forward again for activations that were not kept, and gradients of the activations
     learning_s = 3 * (2 * (body * distinct + head) + attending) / (plan.learners * flops)
     microbatches = rollouts * whole / (plan.learners * 4 * 8192)
     gathering_s = 3 * microbatches * weights * (1 - 1 / plan.learners) / LINK

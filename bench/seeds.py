@@ -1,15 +1,15 @@
-"""The figures of seeds: does what we ship learn on any of them, and on any processor?
+"""The figures of seeds: does what we ship learn with any seed, and on any processor?
 
     first_agent     the ladder of the agent that `rft new` writes, of the small demo and of the demo
     recipes_seeds   the ladders of the recipes that have a policy of their own
 
 Each ladder is what its user runs: `rft run` in a clone of HEAD below .rft/bench, on invented
-traffic. A seed is that of the traffic, the examples, the policy's weights and all sampling. A
-disturbed one also adds noise of 1e-6 to the first weights (tests/disturbed), which does to training
-what another processor does: the last digits differ, and by the end of a warm start everything does.
+traffic. A seed is used for the traffic, the examples, the policy's weights and all sampling. A
+disturbed ladder also adds noise of 1e-6 to the first weights (tests/disturbed). That does what
+another processor does: the last digits differ, and by the end of a warm start everything differs.
 
-A ladder takes minutes. What came of it is kept in bench/results/ladders/, with a hash of all that
-its stages depend on (tasks/dependencies.py finds what), and is not run again as long as that is the
+A ladder takes minutes. Its result is kept in bench/results/ladders/, with a hash of all that its
+stages depend on (tasks/dependencies.py finds what). It is not run again as long as the hash is the
 same. So a figure that was cut off goes on, and `ARGS` may name the agents to run now, such as
 `ARGS="first small"`.
 """
@@ -41,7 +41,7 @@ KEPT = figure.RESULTS / "ladders"
 DISTURBED = "tests/disturbed"
 SEEDED = ("examples", "policy", "baseline", "prompt", "train", "challenger")
 STAGES = ("traffic", "drift", *SEEDED)
-"""What the numbers of a ladder rest on. The gate only judges them."""
+"""The stages that make the numbers of a ladder. The gate only judges them."""
 OTHER = "other_packages"
 """mail_search on every second package of this machine: another mailbox, and other questions."""
 
@@ -65,15 +65,15 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a ladder. Rewards are means over the test examples; intervals are of 95 %."""
+    """The result of a ladder. Rewards are means over the test examples, with 95 % intervals."""
 
     decision: str
-    """Of the gate; or `stopped`, where the ladder ended before it."""
+    """The gate's decision, or `stopped` if the ladder ended before the gate."""
     reason: str
     rewards: dict[str, float]
-    """By arm."""
+    """Arm -> its reward."""
     gain: Sequence[float]
-    """Of the challenger over the champion: value, low, high."""
+    """The gain of the challenger over the champion: value, low, high."""
     own: Sequence[float]
     """What RFT adds to the new prompt."""
     num: int
@@ -84,8 +84,8 @@ class Outcome:
 
 
 def first_agent(args: list[str]) -> Figure:
-    """rft new's agent on ten seeds, half of them disturbed: promote in nine at least, none
-    collapses; the small demo likewise (five seeds, four), and the demo (three, all)."""
+    """rft new's agent on ten seeds, half of them disturbed: promote in nine at least, and none
+    collapses. The small demo likewise (four of five seeds), and the demo (all of three)."""
     parts: list[Part] = []
     for agents, at_least in ((first(), 9), (small(), 4), (demo(), 3)):
         parts += _promoted(agents, at_least, args)
@@ -188,15 +188,15 @@ def _promoted(agents: Sequence[Agent], at_least: int, args: list[str]) -> list[P
 
 
 def _mean_of(arm: str, outcomes: Sequence[Outcome]) -> float | None:
-    """Average the rewards of an arm over the ladders that came to measure it."""
+    """Average the rewards of an arm over the ladders that measured it."""
     known = [outcome.rewards[arm] for outcome in outcomes if outcome.rewards]
     return sum(known) / len(known) if known else None
 
 
 # -- one ladder ------------------------------------------------------------------------------------
 def ran(agent: Agent, args: list[str]) -> Outcome | str:
-    """Return what came of an agent's ladder, which is run now unless it is on record; or why there
-    is nothing."""
+    """Return the result of an agent's ladder, or why there is none. The ladder is run now unless
+    its result is on record."""
     kept, stamp = KEPT / f"{agent.key}.json", _stamp(agent)
     if kept.exists() and (found := json.loads(kept.read_text()))["stamp"] == stamp:
         return Outcome(**{each.name: found[each.name] for each in fields(Outcome)})
@@ -211,7 +211,7 @@ def ran(agent: Agent, args: list[str]) -> Outcome | str:
 
 
 def _run_ladder(agent: Agent, stamp: str) -> Outcome:
-    """Run the ladder in a clone of its own, which is deleted afterwards. One that was cut off goes
+    """Run the ladder in its own clone, which is deleted afterwards. A ladder that was cut off goes
     on."""
     clone, log, mark = PLACE / agent.key, PLACE / f"{agent.key}.log", PLACE / f"{agent.key}.json"
     state: dict[str, Any] = json.loads(mark.read_text()) if mark.exists() else {}

@@ -1,9 +1,8 @@
-"""The figure `served_is_learned`: is what was learned what is sampled with, judged, exported and
-served?
+"""The figure `served_is_learned`: does every copy of the policy have what was learned?
 
 For each number format, kind of weights, learning rate and number of steps, the real learner takes
-optimizer steps on random rollouts with random advantages. The change that its float32 weights made
-is compared with the change of five others, each made by the code that makes it in a run:
+optimizer steps on random rollouts with random advantages. The change of its float32 weights is
+compared with the change of five other copies, each made by the code that makes it in a run:
 
     sampled     the model that the in-process sampler decodes with, after the step's sync
     judged      base model and saved weights, loaded as baseline, challenger and smoke test load
@@ -13,14 +12,15 @@ is compared with the change of five others, each made by the code that makes it 
     served      that adapter as a server keeps it: in the model's format, `up` scaled
     merged      `rft export --merge` in policy.dtype: it must be refused, or have the same bound
 
-A change is one of weights, adapters included (rft/models/effect.py says why not one of logits), and
-the cosine is that over all weights. A combination that must be accepted and is refused fails. The
-worst of the first four is the part's value. `merged` is in the notes, with the cosine that its
-refusal names, and one part of the figure counts merges that were neither refused nor faithful.
+A change is that of the weights, adapters included (rft/models/effect.py says why it is not that of
+the logits). The cosine is taken over all weights. A combination that must be accepted and is
+refused fails. The worst of the first four is the part's value. `merged` is in the notes, with the
+cosine that its refusal names. One part of the figure counts merges that were neither refused nor
+faithful.
 
-The models are random: a Llama of SmolLM2's layer shapes and a Qwen3, whose decoding is our own.
-SmolLM2 itself is measured too where it is found (`make model`). Their weights are scaled as trained
-ones are, because a change is lost or kept relative to the weight that it is added to.
+The models are random: a Llama with SmolLM2's layer shapes, and a Qwen3, which our own code decodes.
+SmolLM2 itself is measured, too, if it is there (`make model`). The random weights have the scale of
+trained ones, because rounding loses a change relative to the weight that it is added to.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SEED = 5
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One trained policy: all but the number of steps."""
+    """The settings of one trained policy, except the number of steps."""
 
     model: str
     dtype: Literal["float32", "bfloat16"]
@@ -119,7 +119,7 @@ FIGURES = {"served_is_learned": served_is_learned}
 
 # -- one policy ------------------------------------------------------------------------------------
 def _measured(setting: Setting, source: Path, scratch: Path) -> Iterator[tuple[int, Found]]:
-    """Train; after some of the steps, compare."""
+    """Train, and compare after some of the steps."""
     import torch
 
     from rft import config
@@ -164,7 +164,7 @@ def _exported(
     scratch: Path,
     base: Any,
 ) -> dict[str, float]:
-    """Compare the export's files, and what a server makes of them."""
+    """Compare the export's files, and the weights that a server makes of them."""
     if train.weights == "full":
         value, refused = _merged(learned, policy, train, source, saved, scratch, base, "float32")
         assert value is not None, refused
@@ -176,8 +176,8 @@ def _exported(
 
 
 def _adapter(folder: Path, base: Any, dtype: torch.dtype | None) -> Iterator[Change]:
-    """Yield what an adapter's files add to each weight, read without peft; with `dtype`, as a
-    server keeps them."""
+    """Yield what an adapter's files add to each weight, read without peft. With `dtype` they are as
+    a server keeps them."""
     import json
 
     from safetensors.torch import load_file
@@ -205,7 +205,7 @@ def _merged(
     base: Any,
     dtype: str | None = None,
 ) -> tuple[float | None, str]:
-    """Merge as `rft export --merge` does; return the cosine of what it wrote, or why it refused."""
+    """Merge as `rft export --merge` does. Returns the cosine of the result, or why it refused."""
     import shutil
 
     import torch
@@ -237,7 +237,7 @@ def _cosine(learned: dict[str, torch.Tensor], there: Iterator[Change]) -> float:
 
 
 def _rollouts(vocabulary: int, step: int) -> tuple[list[Any], Any]:
-    """Random tokens with random advantages: any gradient does."""
+    """Make rollouts of random tokens with random advantages: any gradient will do."""
     import numpy as np
 
     from rft.trainer.packing import Counted, TrainingSample
@@ -252,13 +252,13 @@ def _rollouts(vocabulary: int, step: int) -> tuple[list[Any], Any]:
 
 
 def _digits(value: float | None) -> float | None:
-    """Six digits: 0.999998 is not 1."""
+    """Round to six digits: 0.999998 is not 1."""
     return None if value is None else float(f"{value:.6g}")
 
 
 # -- models ----------------------------------------------------------------------------------------
 class _Chat:
-    """An engine's chat where nothing is sampled."""
+    """Stands for an engine's chat: nothing is sampled."""
 
     end_ids: frozenset[int] = frozenset()
 
@@ -273,7 +273,7 @@ def _sources(scratch: Path, wanted: list[str]) -> dict[str, Path]:
 
 
 def _write(name: str, folder: Path) -> None:
-    """Save a random model of two layers, with a tokenizer that exists."""
+    """Save a random model of two layers, with a minimal tokenizer."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM

@@ -1,9 +1,8 @@
-"""The figure of the set-up: how long until a fresh clone has its packages, beside the way in which
-that was done before there was a lock?
+"""The figure of the set-up: how long until a fresh clone has its packages, with and without a lock?
 
-Then pip's resolver chose the versions, although every one is pinned, and compiled each file. Both
-ways install the same packages into a clone of their own, in turns, with pip's cache filled before.
-The other way is the Makefile of the last commit without a lock.
+Before there was a lock, pip's resolver chose the versions, although each one was pinned, and pip
+compiled each file. Both ways install the same packages, each into its own clone, in turns, with
+pip's cache filled before. The way without a lock is the Makefile of the last such commit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ WITHOUT_A_LOCK = "e4a2faa0b62b523aa04b49460c7982ae9738f6eb"
 TURNS = 2
 SHARE = 0.5
 _NOT_OURS = "VIRTUAL_ENV", "MAKEFLAGS", "PYTHONDONTWRITEBYTECODE"
-"""What this process may have been given, and an ordinary shell does not."""
+"""Variables that this process may have and an ordinary shell has not."""
 
 
 def setup_time(args: list[str]) -> Figure:
@@ -38,7 +37,7 @@ def setup_time(args: list[str]) -> Figure:
         )
     ours, before = list[float](), list[float]()
     try:
-        _seconds(None)  # pip's cache
+        _seconds(None)  # fills pip's cache
         for _ in range(turns):
             ours.append(_seconds(None))
             before.append(_seconds(old.stdout))
@@ -55,7 +54,7 @@ def _shown(name: str, seconds: list[float]) -> Part:
 
 
 def _seconds(makefile: str | None) -> float:
-    """Set up a fresh clone. Raises RuntimeError when that fails."""
+    """Set up a fresh clone. Raises RuntimeError if that fails."""
     with tempfile.TemporaryDirectory(prefix="rft-setup-") as folder:
         clone = Path(folder) / "clone"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)

@@ -1,6 +1,4 @@
-"""Readers of logs for the figure `slow_text`: lines and documents of any format, shapes of
-arguments and replies, words.
-"""
+"""Readers of logs for the figure `slow_text`: lines, documents, shapes of arguments, words."""
 
 from __future__ import annotations
 

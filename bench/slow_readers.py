@@ -1,11 +1,11 @@
 """The readers of foreign text that the figure `slow_text` measures, each with its worst texts.
 
-A reader is called as the engine calls it. Whose text it reads:
+A reader is called as the engine calls it. The text that it reads comes from
 
-    a policy's    calls and reasoning, answers in graders, what a judge is shown, arguments
-    a tool's      its reply, its error, an MCP server's words, code in a sandbox
-    a log's       bench/slow_logs.py
-    a user's      bench/slow_users.py
+    a policy      calls and reasoning, answers in graders, what a judge is shown, arguments
+    a tool        its reply, its error, an MCP server's words, code in a sandbox
+    a log         bench/slow_logs.py
+    a user        bench/slow_users.py
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from rft.types import Example, RolloutContext, StopReason, ToolCall, Turn
 
 
 class Text(NamedTuple):
-    """`Text("<", " ", ">").sized(1000)` is a `<`, 998 blanks and a `>`."""
+    """A text of any size: `Text("<", " ", ">").sized(1000)` is a `<`, 998 blanks and a `>`."""
 
     start: str
     unit: str
     end: str = ""
 
     def sized(self, size: int) -> str:
-        """Return so many bytes of UTF-8, to within a unit."""
+        """Return a text of so many bytes of UTF-8, within one unit."""
         start, unit, end = (len(part.encode("utf-8", "surrogatepass")) for part in self)
         return self.start + self.unit * max(1, (size - start - end) // unit) + self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read`: the call as the engine makes it; what it raises is its answer. `worst`: texts that we
-    thought of. `alphabet`: fragments for the search. `awaited`: the same for what the event loop
-    awaits, or `read` itself where it is called in the loop."""
+    """`read` is the call as the engine makes it; an exception is an answer, too. `worst` are texts
+    that we thought of. `alphabet` are fragments for the search. `awaited` is the same call as the
+    event loop awaits it, or `read` itself if the loop calls it."""
 
     name: str
     read: Callable[[str], object]
@@ -46,7 +46,7 @@ class Reader:
     alphabet: Sequence[str]
     awaited: Callable[[str], Awaitable[object]] | None = None
     frame: tuple[str, str] = ("", "")
-    """Before and behind each text of the search, such as what makes it the JSON that is read."""
+    """Text before and after each text of the search, for example to make it JSON."""
 
 
 JSON = ("{", "}", "[", "]", '"', "\\", ",", ":", "1", "null", '"a":', "\n", " ", "\\u0041")
@@ -54,7 +54,7 @@ PLAIN = ("a", " ", "\n", ".", "<", ">", "0", "_", "é", "\u0301", "-")
 
 
 def units(*found: str) -> list[Text]:
-    """Repeat each fragment, alone and behind a letter."""
+    """Repeat each fragment, alone and between two letters."""
     return [Text(start, unit, end) for unit in found for start, end in (("", ""), ("a", "a"))]
 
 
@@ -111,7 +111,7 @@ def of_policies() -> Iterator[Reader]:
 
 
 def in_loop(read: Callable[[str], object]) -> Callable[[str], Awaitable[object]]:
-    """What the loop calls itself, without awaiting anything."""
+    """Return the awaited form of a call that the loop makes itself, without awaiting anything."""
 
     async def call(text: str) -> object:
         return read(text)
@@ -244,7 +244,7 @@ def of_graders() -> Iterator[Reader]:
         )
         try:
             call = graded(similar, "Paris is the town. " * 500)
-        except UserError as error:  # a corpus that is not installed here
+        except UserError as error:  # the corpus is not installed here
             print(error, file=sys.stderr)
             continue
         worst = units("a", "a ", "Paris ", "the ", "b1 ", "\n")
@@ -253,7 +253,7 @@ def of_graders() -> Iterator[Reader]:
 
 
 def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
-    """A judge's reader, by the families of its patterns."""
+    """Yield a judge's readers, one for each family of its patterns."""
     from rft.config import graders
     from rft.config.judges import Message
 
@@ -317,7 +317,8 @@ def _neutralizers(neutralize: Callable[[str], object]) -> Iterator[Reader]:
 
 
 def _judged(settings: Any) -> Callable[[str], Awaitable[object]]:
-    """Ask a judge that answers at once, in the call alone: nobody else's judge is to answer so."""
+    """Ask a judge that answers at once. It is patched only during the call, so that no other judge
+    answers so."""
     import os
     from unittest import mock
 

@@ -1,21 +1,21 @@
-"""Can a text stop the engine? Time against length, for each reader of what others write.
+"""Can a text stop the engine? Measures time against length, for each reader of foreign text.
 
-A policy, a tool, a judge, a log or a user writes a text, and one of ours reads it: a pattern, a
-parser, a template. If its time grows faster than the text, whoever writes the text decides how long
-the engine stands still. 5,000 blanks behind a `<` once took eleven seconds.
+A policy, a tool, a judge, a log or a user writes a text, and our code reads it: a pattern, a
+parser, a template. If the time grows faster than the text, the author of the text decides how long
+the engine stands still. 5,000 blanks after a `<` once took eleven seconds.
 
-    texts     `start + unit * n + end`: each reader's worst that we could think of, and what a
-              search finds that repeats one to three fragments of the reader's own alphabet
-              (bench/slow_readers.py has both) and keeps the slowest
+    texts     `start + unit * n + end`: each reader's worst texts that we could think of, and those
+              of a search. It repeats one to three fragments of the reader's own alphabet, and keeps
+              the slowest (bench/slow_readers.py has both)
     time      processor seconds of one call at 10, 20, 40 and 80 kB, the least of three. The slope
-              of log time over log length is the exponent; what stays below FLAT_S is flat, because
-              its slope is the clock's
-    the loop  for what the engine awaits: a task ticks beside it, and the largest gap between two
-              ticks counts, in processor time of the whole process. A busy machine adds nothing to
-              it, and a thread that holds the interpreter does not hide
+              of log time over log length is the exponent. Times below FLAT_S count as flat, because
+              their slope is noise of the clock
+    the loop  for calls that the engine awaits: a task ticks beside the call, and the largest gap
+              between two ticks counts, in processor time of the whole process. A busy machine adds
+              nothing to it, and a thread that holds the interpreter is noticed
 
-A reader that looks at no more than a declared number of characters is measured like the others:
-beyond that number its time stays as it is.
+A reader that looks at no more than a declared number of characters is measured like the others.
+Beyond that number its time does not grow.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ from bench.slow_users import of_users
 SIZES = (10_000, 20_000, 40_000, 80_000)
 MOST_EXPONENT, MOST_S, MOST_HELD_S = 1.2, 0.2, 0.05
 FLAT_S = 0.004
-"""Below this at 80 kB a slope says nothing: the first kilobytes cost as much as the rest."""
+"""If the time at 80 kB is below this, the slope says nothing: the first kilobytes cost as much as
+the rest."""
 SEARCHED, SEARCH_AT, KEPT = 60, 2_500, 2
-"""Repeats that the search tries, at which length, and how many of the slowest are measured."""
+"""How many repeats the search tries, at which length, and how many of the slowest are measured."""
 GIVEN_UP_S = 2.0
-"""A text that takes this long is not made longer."""
+"""A text that takes so long is not made longer."""
 TIMES = 3
 
 
 @dataclass(slots=True)
 class Found:
-    """The worst of one reader."""
+    """The worst results of one reader."""
 
     exponent: float = 0.0
     seconds: float = 0.0
     held_s: float = 0.0
     texts: dict[str, Text] = field(default_factory=dict)
-    """Measure -> the text that it was worst for."""
+    """Measure -> the text with the worst result."""
 
 
 # -- one reader ------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def measure(reader: Reader, seed: int = 0) -> Found:
 
 
 def grown(read: Callable[[str], object], text: Text) -> dict[int, float]:
-    """Measure the seconds at each size; none beyond the one that took GIVEN_UP_S."""
+    """Measure the seconds at each size, up to the first that takes longer than GIVEN_UP_S."""
     seconds: dict[int, float] = {}
     for size in (SIZES[0] // 8, SIZES[0] // 4, *SIZES):
         seconds[size] = took(read, text.sized(size))
@@ -105,14 +106,14 @@ def took(read: Callable[[str], object], text: str, times: int = TIMES) -> float:
 def _read(read: Callable[[str], object], text: str) -> None:
     try:
         read(text)
-    except (AttributeError, NameError, TypeError):  # called wrongly: no text does that
+    except (AttributeError, NameError, TypeError):  # the call itself is wrong: no text causes that
         raise
-    except Exception:  # what it says of the text is tested elsewhere
+    except Exception:  # other tests check what it says about the text
         return
 
 
 def slope(seconds: dict[int, float]) -> float:
-    """Fit log time to log size; 0 for what is flat."""
+    """Fit log time to log size. Return 0 if the time is flat."""
     if max(seconds.values()) < FLAT_S or len(seconds) < 2:
         return 0.0 if max(seconds.values()) < GIVEN_UP_S else math.inf
     points = [(math.log(size), math.log(max(spent, FLAT_S / 8))) for size, spent in seconds.items()]
@@ -121,7 +122,7 @@ def slope(seconds: dict[int, float]) -> float:
 
 
 def searched(reader: Reader, seed: int) -> list[Text]:
-    """Return the slowest repeats of one to three fragments, behind and before one or none."""
+    """Return the slowest repeats of one to three fragments, with one or none before and after."""
     rng = random.Random(f"{seed} {reader.name}")
     units = ["".join(some) for n in (1, 2, 3) for some in itertools.product(reader.alphabet, repeat=n)]
     before, behind = reader.frame
@@ -176,7 +177,7 @@ def slow_text(args: list[str]) -> Figure:
     found: dict[str, Found] = {}
     known = [reader for reader in readers() if not args or reader.name in args]
     gc.collect()
-    gc.freeze()  # what was loaded is not looked through again while a reader is timed
+    gc.freeze()  # so that the collector skips loaded objects while a reader is timed
     for reader in known:
         found[reader.name] = one = measure(reader)
         line = f"{reader.name:28}{one.exponent:6.2f}{one.seconds * 1e3:9.1f} ms{one.held_s * 1e3:9.1f} ms held"
@@ -185,7 +186,7 @@ def slow_text(args: list[str]) -> Figure:
 
 
 def figure(found: dict[str, Found]) -> Figure:
-    """Make the parts: the worst of all, each with its reader's name, and all of them as notes."""
+    """Make the parts: the worst results, each with its reader's name. The notes have them all."""
 
     def worst(key: Callable[[Found], float]) -> tuple[str, float]:
         name = max(found, key=lambda name: key(found[name]))

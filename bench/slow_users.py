@@ -1,5 +1,6 @@
-"""Readers for the figure `slow_text` of what users, their programs and their files say: templates,
-rows, other people's entries in the ledger, mailboxes.
+"""Readers for the figure `slow_text` of texts by users, their programs and their files.
+
+These are templates, rows, other people's entries in the ledger, and mailboxes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def of_users() -> Iterator[Reader]:
 
 
 def _of_processes() -> Iterator[Reader]:
-    """What programs, servers and files say that are not ours."""
+    """Yield readers of what foreign programs, servers and files say."""
     from rft import config, rows
     from rft.errors import did_you_mean
     from rft.lines import COUNTED, METRICS

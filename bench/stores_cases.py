@@ -1,7 +1,8 @@
 """The cases of bench/stores_down.py: which store, what is wrong with it, and when.
 
-A case says by which exit code its first command may end. What only shows a run ends none: 0. What a
-run is made of ends it, and the code blames the world: 3.
+A case says with which exit code its first command may end. A fault in a store that only shows runs
+must not end the run: 0. A fault in a store that the run needs ends it, and the exit code blames the
+world: 3.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from bench.stores_scene import Scene
 
 PHASES = ("before", "in", "after")
 SHORT = ("policy", ["--set", "policy.seed=7", "--until", "policy"])
-"""Stage -> the command. Most cases end behind the base model, which is really built; what lies
-before it is taken from the template's run."""
+"""The stage and its command. Most cases end after stage `policy`, which really builds the base
+model. The stages before it are taken from the template's run."""
 WHOLE = ("train", ["--set", "train.lr=0.00011"])
-"""Others run up to the gate: training, challenger and gate run for real."""
+"""Other cases run up to the gate: training, challenger and gate run for real."""
 WORLD = 3
 
 
@@ -31,21 +32,21 @@ class Case:
     phase: str
     made: Callable[[Place], Fault]
     first: tuple[int, ...] = (0,)
-    """Exit codes of the command while the fault lasts that blame whoever is to blame."""
+    """The right exit codes of the command while the fault lasts: they blame the right side."""
     settings: tuple[str, ...] = ()
     server: bool = False
     """MLflow is a server, not the clone's own file."""
     anew: bool = False
     whole: bool = False
-    """Runs up to the gate, not to the base model alone."""
+    """It runs up to the gate, not only to the base model."""
     approves: bool = False
     """The command approves the template's run."""
     shared: bool = False
     """The ledger has a Git remote, and the clone a DVC remote."""
     small: str = ""
-    """A folder of the clone on a small file system."""
+    """A folder of the clone that is on a small file system."""
     size: int = 8
-    """Of it, in MiB."""
+    """The size of that file system, in MiB."""
 
     @property
     def name(self) -> str:
@@ -53,13 +54,13 @@ class Case:
 
     @property
     def stage(self) -> str:
-        """In which, or behind which, the fault strikes."""
+        """The stage in which, or after which, the fault strikes."""
         return (WHOLE if self.whole else SHORT)[0]
 
 
 @dataclass
 class Place:
-    """Where a case is played."""
+    """The place where a case is played."""
 
     scene: Scene
     mode: Path
@@ -113,8 +114,8 @@ def cases() -> Iterator[Case]:
 
 
 def _approvals() -> Iterator[Case]:
-    """The same in the approval: what shows the champion ends none, and what it is made of does, in
-    order."""
+    """Yield the cases of approvals. Stores that only show the champion must not end an approval.
+    Stores that it needs end it in order."""
 
     def case(store: str, fault: str, made: Callable[[Place], Fault], *codes: int, **more: Any) -> Case:
         return Case(store, fault, "approval", made, codes, approves=True, **more)
@@ -134,7 +135,7 @@ def _approvals() -> Iterator[Case]:
 
 
 def _lock(place: Place) -> Path:
-    """Of the run's own worktree; of the clone, where no run is laid out yet."""
+    """Return the lock of the run's own worktree. Before there is one, return the clone's."""
     trees = sorted((place.root / ".rft" / "worktrees").glob("*"))
     return (trees[-1] if trees else place.root) / ".dvc" / "tmp" / "lock"
 

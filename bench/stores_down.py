@@ -1,17 +1,17 @@
-"""The figure `stores_down`: no run is lost, and none misses in a list, whatever store is down.
+"""The figure `stores_down`: no run is lost or missing in a list, whatever store is down.
 
-Each case (bench/stores_cases.py) is a scripted ladder in a clone of its own
-(bench/stores_scene.py): real Git, DVC, Prefect and MLflow, stages that take seconds. A store is
-locked, full, read-only, gone or slow (bench/stores_faults.py) before the run, from the middle of a
-stage on, from its end on, or during an approval, and stays so until the command is over. Then the
-fault is taken away, and the same command is given again.
+Each case (bench/stores_cases.py) is a scripted ladder in its own clone (bench/stores_scene.py),
+with real Git, DVC, Prefect and MLflow, and stages that take seconds. A store is locked, full,
+read-only, gone or slow (bench/stores_faults.py). The fault begins before the run, in the middle of
+a stage, at its end, or during an approval, and lasts until the command is over. Then the fault is
+removed, and the same command is given again.
 
-    display   MLflow, Prefect, notifications, a lineage catalog: they end no run. The first command
-              comes to its decision
-    stores    what a run is made of, as DVC's cache and the clone's own file system: the command
-              ends, says why, and its exit code blames the world (3). The second one goes on
+    display   MLflow, Prefect, notifications, a lineage catalog: they must not end a run. The first
+              command comes to its decision
+    stores    what a run needs, such as DVC's cache and the clone's own file system: the command
+              ends and says why, and its exit code blames the world (3). The second one goes on
 
-In the end each run that said its name stands in `rft runs`, the last one has come to its decision,
+In the end each run that printed its name is in `rft runs`, the last one has come to its decision,
 and MLflow shows all of it, once.
 """
 
@@ -38,7 +38,7 @@ from bench.stores_cases import SHORT, WHOLE, Case, Place, cases
 from bench.stores_scene import ROOT, Ended, Scene, begun, missing_in_mlflow, missing_in_registry
 
 HALVES = 2
-"""Drivers at once: much of a case is waiting."""
+"""How many drivers run at once: much of a case is waiting."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ def play(case: Case, place: Place, address: str | None) -> Told:
         ends.append(scene.approve().wait())
     elif first.code != 0 or _owed(scene):
         ends.append(scene.run().wait())
-    if _owed(scene):  # what a receiver took too slowly
+    if _owed(scene):  # a receiver took it too slowly
         ends.append(scene.run().wait())
     told.blamed = first.code in case.first
     told.lost += ends[-1].code != 0
@@ -120,13 +120,13 @@ def _unshown(scene: Scene, address: str | None, names: set[str]) -> list[str]:
 
 
 def _fault_lines(ended: Ended) -> list[str]:
-    """What it said of the fault."""
+    """Return the lines that the command printed about the fault."""
     signs = ("error:", "warning:", "[mlflow]", "[prefect]", "[openlineage]", "Error")
     return [line for line in ended.output.splitlines() if line.startswith(signs)]
 
 
 def _short(output: str) -> str:
-    """Without the tables of the gate."""
+    """Return the output without the tables of the gate."""
     kept = [line for line in output.splitlines() if line.startswith(("[", "error", "Trace", "  File", "  ·", "  ✗"))]
     return "\n".join([*kept[-40:], *output.splitlines()[-8:]])[-4000:]
 
@@ -151,14 +151,14 @@ def stores_down(args: list[str]) -> Figure:
 
 
 def _half(number: int, out: str, args: list[str]) -> subprocess.Popen[bytes]:
-    """Start a driver that mounts where nobody else sees it."""
+    """Start a driver in a namespace where nobody else sees its mounts."""
     code = "import sys; from bench import stores_down; stores_down.drive(int(sys.argv[1]), sys.argv[2], sys.argv[3:])"
     command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", code, str(number), out, *args]
     return subprocess.Popen(command, cwd=ROOT)
 
 
 def drive(half: int, out: str, args: list[str]) -> None:
-    """Play every other case, a line of JSON each."""
+    """Play every other case, and print a line of JSON for each."""
     chosen = [case for case in cases() if _is_chosen(case, args)]
     if "--small" in args:
         chosen = chosen[:: max(1, len(chosen) // 6)]
@@ -211,8 +211,8 @@ def _figure(rows: list[dict[str, Any]]) -> Figure:
 
 @contextlib.contextmanager
 def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
-    """A clone with one run behind it, a Prefect server for all cases but its own, and MLflow as a
-    server behind a proxy."""
+    """Make a clone with one finished run, a Prefect server for all cases but Prefect's own, and
+    MLflow as a server behind a proxy."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "scripted_smoke")]
     for who in ("AUTHOR", "COMMITTER"):
         os.environ |= {f"GIT_{who}_NAME": "bench", f"GIT_{who}_EMAIL": "bench@localhost"}
@@ -233,7 +233,7 @@ def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
         slot.rename(template)
         shutil.copytree(template, slot, symlinks=True)
         os.chdir(slot / "clone")
-        # before Prefect is loaded: it reads once where its server is, and else starts one
+        # before Prefect is loaded, because it then reads where its server is, or else starts one
         os.environ["PREFECT_API_URL"] = stack.enter_context(_prefect_server(folder))
         _load()
         there, proxied, closed = dead_port(), dead_port(), dead_port()
@@ -243,12 +243,12 @@ def _prepared() -> Iterator[tuple[Path, Path, Path, str, int, int]]:
 
 
 def _tests(module: str) -> Any:
-    """A module of the tests."""
+    """Import a module of the tests."""
     return importlib.import_module(module)
 
 
 def _load() -> None:
-    """What a run imports, before anything is forked."""
+    """Import what a run imports, before anything is forked."""
     from tasks.display import tracking
     from tasks.runs import clone
 
@@ -261,7 +261,7 @@ def _load() -> None:
 
 @contextlib.contextmanager
 def _prefect_server(folder: Path) -> Iterator[str]:
-    """Of all cases but its own. Its history is not a clone's."""
+    """Run a Prefect server for all cases but Prefect's own. Its history is not a clone's."""
     from flows.server import Server
     from tasks.runs.clone import Clone
 
@@ -309,7 +309,7 @@ def _answers(port: int) -> None:
 
 @contextlib.contextmanager
 def _laid(case: Case, template: Path, slot: Path) -> Iterator[Scene]:
-    """The template's clone, at the one place that its stages name."""
+    """Put the template's clone in the one place that its stages name."""
     os.chdir(slot.parent)
     faults.read_only(slot).heal()
     shutil.rmtree(slot, ignore_errors=True)

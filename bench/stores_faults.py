@@ -2,13 +2,13 @@
 
     locked      a lock that another process holds: SQLite's, or DVC's
     full        a small file system of its own, filled up
-    read-only   the immutable flag of ext4, which holds for root and for files that are open
-    gone        the folder or file is moved away, and a file stands where the folder was; a server's
-                port is closed
+    read-only   the immutable flag of ext4, which also holds for root and for open files
+    gone        the folder or file is moved away, and a file takes the place of the folder; a
+                server's port is closed
     slow        a proxy in front of the server, which passes each piece on seconds late, or never
 
-`strike` makes the fault, `heal` takes it away. File systems are mounted in a namespace of the
-figure's own (bench/stores_down.py), so none outlives it.
+`strike` makes the fault, `heal` removes it. File systems are mounted in the figure's own namespace
+(bench/stores_down.py), so none outlives it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def nothing() -> None:
 
 
 def locked(database: Callable[[], Path]) -> Fault:
-    """Another connection holds it, as a backup or a browser does."""
+    """Lock a database from another connection, as a backup or a browser does."""
     held: list[sqlite3.Connection] = []
 
     def strike() -> None:
@@ -84,7 +84,7 @@ def locked(database: Callable[[], Path]) -> Fault:
 
 
 def flocked(file: Callable[[], Path]) -> Fault:
-    """Another process holds a lock file."""
+    """Hold a lock file from another process."""
     held: list[int] = []
 
     def strike() -> None:
@@ -96,7 +96,7 @@ def flocked(file: Callable[[], Path]) -> Fault:
 
 
 def read_only(*places: Path) -> Fault:
-    """Everything below these places."""
+    """Make everything below these places read-only."""
 
     def flag(sign: str) -> None:
         for place in places:
@@ -106,7 +106,7 @@ def read_only(*places: Path) -> Fault:
 
 
 def full(place: Path) -> Fault:
-    """The small file system at this place (`small`)."""
+    """Fill the small file system at this place (`small`)."""
     ballast = place / ".ballast"
 
     def strike() -> None:
@@ -121,7 +121,7 @@ def full(place: Path) -> Fault:
 
 
 def gone(place: Path) -> Fault:
-    """A file stands where the folder was."""
+    """Move a folder away, and put a file in its place."""
     aside = place.with_name(f"{place.name}.aside")
 
     def strike() -> None:
@@ -138,13 +138,13 @@ def gone(place: Path) -> Fault:
 
 
 def removed(place: Path) -> Fault:
-    """Deleted, and made anew by whoever needs it."""
+    """Delete a folder. The program that needs it makes it again."""
     return Fault(lambda: shutil.rmtree(place, ignore_errors=True), nothing)
 
 
 @contextlib.contextmanager
 def small(place: Path, mebibytes: int) -> Iterator[None]:
-    """A file system of its own at this place, with what lies there."""
+    """Mount a small file system at this place, with the files that are there."""
     aside = place.with_name(f"{place.name}.before")
     place.rename(aside)
     place.mkdir()
@@ -158,7 +158,8 @@ def small(place: Path, mebibytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def proxy(port: int, target: int, mode: Path) -> Iterator[None]:
-    """A port before a server's, which does as the file `mode` says: pass, slow, silent, gone."""
+    """Open a port in front of a server. The file `mode` says what it does: pass, slow, silent,
+    gone."""
     mode.write_text("pass")
     process = subprocess.Popen([sys.executable, "-c", PROXY, str(port), str(target), str(mode)])
     try:

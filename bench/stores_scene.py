@@ -1,9 +1,8 @@
-"""A scripted ladder in a clone of its own, driven by bench/stores_down.py: begun, struck while a
-stage runs or behind it, and looked at.
+"""A scripted ladder in its own clone, which bench/stores_down.py starts, disturbs and checks.
 
-A run is a fork of this process, which has loaded Prefect and MLflow: `rft run` as its user types
-it, without the ten seconds of imports. Prefect's own cases start a process anew, because Prefect
-reads where its home is when it is loaded.
+The fault strikes while a stage runs or after it. A run is a fork of this process, which has loaded
+Prefect and MLflow: it is `rft run` as its user types it, without the ten seconds of imports.
+Prefect's own cases start a new process, because Prefect reads where its home is when it is loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SCRIPTED = str(ROOT / "tests/scripted_smoke")
 
 @dataclass
 class Ended:
-    """A command: its exit code, what it printed, how long it took."""
+    """A command that ended: its exit code, its output, how long it took."""
 
     code: int
     output: str
@@ -42,7 +41,7 @@ class Ended:
 
 @dataclass
 class Scene:
-    """A clone in a folder of its own; `anew`: each command is a process from its start."""
+    """A clone in its own folder. `anew`: each command is a new process, not a fork."""
 
     folder: Path
     settings: list[str]
@@ -60,7 +59,7 @@ class Scene:
         return Clone(self.root)
 
     def runs_now(self, stage: str) -> bool:
-        """Whether this stage goes on, or is over."""
+        """Whether this stage has begun."""
         ran = self.folder / "script" / "ran"
         return ran.exists() and f"{stage} " in ran.read_text()
 
@@ -91,7 +90,7 @@ class Scene:
 
     @property
     def only(self) -> str:
-        """The template's run."""
+        """Return the template's run."""
         return min(self.root.glob(".rft/runs/*.json")).stem
 
     def approve(self) -> Started:
@@ -127,7 +126,7 @@ class Started:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> Ended:
-        """Kill what hangs: its exit code is then -9."""
+        """Wait for the end. A command that hangs is killed: its exit code is then -9."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             done, status = os.waitpid(self.pid, os.WNOHANG)
@@ -140,12 +139,12 @@ class Started:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended; it stays to be waited for."""
+        """Whether it has ended. `wait` must still be called."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _be(root: Path, arguments: list[str], log: Path, environment: dict[str, str]) -> Any:
-    """Be `rft ARGUMENTS` in this process, to its end."""
+    """Run `rft ARGUMENTS` in this process, to its end."""
     code = 70
     try:
         os.setsid()
@@ -171,17 +170,17 @@ def _be(root: Path, arguments: list[str], log: Path, environment: dict[str, str]
 
 # -- what is looked at -----------------------------------------------------------------------------
 def begun(output: str) -> set[str]:
-    """The runs that a command says it began, or went on with."""
+    """Return the runs that a command says it began or continued."""
     return set(re.findall(r"^\[run\] (\S+?),?(?: |$)", output, re.MULTILINE))
 
 
 def missing_in_mlflow(scene: Scene, address: str | None, name: str) -> list[str]:
-    """What MLflow does not show of a run that is over, or shows twice."""
+    """Return what MLflow does not show of a run that is over, or shows twice."""
     return _asked(lambda: _missing(scene, address, name))
 
 
 def missing_in_registry(scene: Scene) -> list[str]:
-    """Where MLflow does not show the champion."""
+    """Return where MLflow does not show the champion."""
     return _asked(lambda: _unregistered(scene))
 
 
@@ -194,7 +193,7 @@ def _unregistered(scene: Scene) -> list[str]:
 
 
 def _asked(question: Callable[[], list[str]]) -> list[str]:
-    """Ask in a process of its own: a database that is open here would be every later fork's."""
+    """Ask in another process: every later fork would inherit a database that is open here."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -233,7 +232,7 @@ def _missing(scene: Scene, address: str | None, name: str) -> list[str]:
         pages = {f"{name}.html", f"{name}.drift.html"}
         if "train" in record.stages:
             steps = Counter(each.step for each in client.get_metric_history(record.mlflow_run_id, "train/reward/mean"))
-            # of a training that DVC did not have to run it shows the last one alone
+            # for a training that DVC did not have to run, it shows only the last step
             wanted = range(1, 21) if record.stages["train"] == "ran" else (20,)
             wrong += [f"step {step} of the training ({steps[step]} times)" for step in wanted if steps[step] != 1]
         if len(shown.inputs.dataset_inputs) != 4:

@@ -1,8 +1,7 @@
-"""The figures of the tests: how long does somebody wait for `make test`, and how long does a change
-wait for all that it must pass?
+"""The figures of the tests: how long does `make test` take, and all that a change must pass?
 
-Both are of this working tree, set up before. Where the time goes is kept with the result: the ten
-slowest files, as seconds of their tests.
+Both are measured in this working tree, which is set up before. The result also names the ten
+slowest files, with the seconds of their tests.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".rft" / "bench" / "tests"
 TEST_S, CI_S = 300, 900
 DISTURBED = {"RFT_TEST_DISTURB": "1"}
-"""As .ci/run sets it."""
+"""The environment that .ci/run sets."""
 
 
 def test_time(args: list[str]) -> Figure:
@@ -63,7 +62,7 @@ def _tests(target: str, args: list[str], environment: dict[str, str]) -> tuple[P
 def _timed(target: str, arguments: list[str], environment: dict[str, str]) -> Part:
     PLACE.mkdir(parents=True, exist_ok=True)
     log, start = PLACE / f"{target}.log", time.monotonic()
-    with log.open("wb") as out:  # and nobody watches its processes: that took a quarter of a core
+    with log.open("wb") as out:  # its processes are not watched: that took a quarter of a core
         done = subprocess.run(
             ["make", "-s", target, *arguments],
             cwd=ROOT,

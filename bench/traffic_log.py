@@ -1,7 +1,7 @@
 """Write a log of simulated traffic of any size, in our own format (docs/traffic.md).
 
 Users come back: a few write much, most write little. The bodies of conversations are drawn from a
-pool, so that a gigabyte takes seconds to write; ids, times and users are each row's own. The same
+pool, so that a gigabyte takes seconds to write. Each row has its own id, time and user. The same
 seed and size give the same bytes.
 
     write(path, num_bytes)      returns the number of rows
@@ -22,7 +22,7 @@ _TOOLS = ("find_order", "search", "refund", "track")
 
 
 def write(path: Path, num_bytes: int, seed: int = 0) -> int:
-    """Write whole rows until there are at least so many bytes."""
+    """Write whole rows until there are at least `num_bytes`."""
     draw = random.Random(seed)
     bodies = [_body(draw) for _ in range(_POOL)]
     written, count = 0, 0

@@ -1,21 +1,21 @@
 """What a vocabulary costs in memory while a model learns.
 
-Two models differ in their vocabulary alone: 49,152 words (SmolLM2's) and 1,024. Each learns from
-the same number of rollouts, whose completions fill most of a microbatch, in a process of its own.
-The process sets its high-water mark back once the learner is made and its weights are in memory,
-and learns twice (AdamW's moments are there from the first step on). What it takes above that is
+Two models differ only in their vocabulary: 49,152 words (SmolLM2's) and 1,024. Each learns in its
+own process from the same number of rollouts, whose completions fill most of a microbatch. The
+process resets its high-water mark once the learner is made and its weights are in memory. Then it
+learns twice, because AdamW's moments are there after the first step. What it takes above that is
 activations, gradients, moments, and logits.
 
-The head is tied to the embedding. With LoRA it is frozen and lies below the mark. With all weights
-learning it has a gradient and two moments, which are deducted: they are the head's, not the
-logits'. What is left of the difference should be about one chunk of logits (rft/kernels/chunked.py)
-where the head learns, and a slab of them where it is frozen. Whole, the logits of a microbatch are
-seven chunks, held three times: the same measurement then says 20.8.
+The head is tied to the embedding. With LoRA it is frozen, and its memory is below the mark. If all
+weights learn, the head has a gradient and two moments. These are deducted, because they are not
+logits. The rest of the difference should be about one chunk of logits (rft/kernels/chunked.py) if
+the head learns, and a slab of them if it is frozen. Computed whole, the logits of a microbatch are
+seven chunks, held three times: the same measurement then gives 20.8.
 
-It is made where buffers are given back (rft/models/heap.py), as where memory is short. Where there
-is room, a step keeps its buffers, with holes that differ from run to run: identical processes with
-1,024 words took 975 to 1,260 MB. The difference of two such numbers says little about logits. It is
-shown, without a bound. ARGS=short leaves that out.
+The bound is measured with buffers that are given back (rft/models/heap.py), as if memory were
+short. With room, a step keeps its buffers, with holes that differ from run to run: identical
+processes with 1,024 words took 975 to 1,260 MB. The difference of two such numbers says little
+about logits, so it is shown without a bound. ARGS=short leaves it out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TIMES = 3
 
 
 def train_memory(args: list[str]) -> Figure:
-    """Peak of a training step above the weights, at a vocabulary of 49,152 less that at 1,024: at
+    """Peak of a training step above the weights, at a vocabulary of 49,152 minus that at 1,024: at
     most two chunks of logits."""
     from rft.kernels.chunked import CHUNK
 
@@ -67,8 +67,8 @@ FIGURES = {"train_memory": train_memory}
 
 
 def _more(weights: str, how: str = "") -> tuple[int, dict[str, Any]]:
-    """Return the bytes that the large vocabulary takes beyond the small one and its head's own, and
-    what was measured."""
+    """Return the bytes that the large vocabulary takes beyond the small one and its head, and what
+    was measured."""
     large, small = (_in_a_process(weights, vocabulary, how) for vocabulary in (LARGE, SMALL))
     head = 0 if weights == "lora" else 3 * 4 * (LARGE - SMALL) * SHAPE["hidden_size"]
     more = large["above"] - small["above"] - head
@@ -99,10 +99,10 @@ def measure(case: Case, folder: Path) -> dict[str, int]:
     network = network_of(case, folder, device)
     learner = Learner(network, params.train, params.rollout.max_turn_tokens, device)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(SMALL, (case.batch, case.longest), generator=generator)  # words that both know
+    ids = torch.randint(SMALL, (case.batch, case.longest), generator=generator)  # words of both vocabularies
     prompts, answers = ids[:, : case.prompt].tolist(), ids[:, case.prompt :].tolist()
     for parameter in learner.model.parameters():
-        parameter.detach().sum()  # what is mapped from a file is in memory once it was read
+        parameter.detach().sum()  # reading loads what is mapped from a file into memory
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
     for _ in range(2):

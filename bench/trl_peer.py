@@ -1,19 +1,20 @@
-"""The peer's side of `speed_trl`: TRL's GRPOTrainer trains the embedded policy on the ICD-10
-recipe. Runs in TRL's own environment.
+"""The peer's side of `speed_trl`: TRL's GRPOTrainer trains the embedded policy on ICD-10.
+
+It runs in TRL's own environment.
 
     python bench/trl_peer.py JOB.json      reads `Job`; writes result.json (`Result`) and weights/
                                            beside it
 
-TRL's environment interface gets the recipe's own functions in this process, which is kinder than
-HTTP: no server, no bodies. The reward is the recipe's grader under our budget. Our openings and
-tool results are compared token by token with what TRL will feed the policy, before anything is
-timed. `DIFFERENCES` is what TRL has no setting for.
+TRL's environment interface gets the recipe's own functions in this process. That favors TRL: it
+needs no server and no HTTP bodies. The reward is the recipe's grader under our budget. Before
+anything is timed, our openings and tool results are compared token by token with what TRL will feed
+the policy. `DIFFERENCES` lists what TRL has no setting for.
 
-It gets what makes it fast. The process is set up like ours (allocator, denormals): 7.8 s a step
-without, 5.5 s with, on two busy cores. Of TRL's own settings, in the same four steps: forward and
-backward over 64, 16 or 8 episodes at a time are equal within the noise (5.5, 5.6, 6.3 s a step), a
-static cache too; eager attention takes 8.9 s against 7.8 s, transformers' continuous batching 48 s.
-So: 64, SDPA, dynamic cache.
+TRL gets what makes it fast. The process is set up like ours (allocator, denormals): 7.8 s per step
+without, 5.5 s with, on two busy cores. TRL's own settings were tried on the same four steps.
+Forward and backward over 64, 16 or 8 episodes at a time are equal within the noise (5.5, 5.6, 6.3 s
+per step), and so is a static cache. Eager attention takes 8.9 s instead of 7.8 s, and transformers'
+continuous batching 48 s. So it uses 64, SDPA and a dynamic cache.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, on what, how long. Written by bench/speed_trl.py."""
+    """What is trained, on what, and how long. bench/speed_trl.py writes it."""
 
     model: str
     recipe: dict[str, Any]
@@ -54,7 +55,7 @@ class Job:
     examples_per_step: int
     lr: float
     schedule: str
-    """By transformers' name: constant, linear, cosine."""
+    """The schedule's name in transformers: constant, linear, cosine."""
     warmup_steps: int
     clip_grad: float
     temperature: float
@@ -64,19 +65,19 @@ class Job:
     microbatch: int = 64
     """Episodes in one forward and backward."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of GRPOConfig, for trials."""
+    """More arguments of GRPOConfig, for trials."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One number a step, and seconds a phase over all steps."""
+    """One number per step, and the seconds of each phase over all steps."""
 
     steps_s: list[float]
     phases: dict[str, float]
     rewards: list[float]
     tool_calls: list[float]
     tokens: list[float]
-    """That the policy sampled, an episode."""
+    """Tokens that the policy sampled, per episode."""
 
 
 def main(path: Path) -> None:
@@ -105,14 +106,14 @@ def main(path: Path) -> None:
 
 
 def _prepare_process(job: Job) -> None:
-    """The same as our own processes get: threads, freed memory kept, denormals flushed."""
+    """Set up the process as our own: threads, freed memory kept, denormals flushed."""
     from rft import config
     from rft.models import weights as model
 
     model.prepare_process(config.Policy(device="cpu", threads=job.threads))
     import torch
 
-    torch.use_deterministic_algorithms(False)  # ours; TRL has no such mode to be held to
+    torch.use_deterministic_algorithms(False)  # only ours runs in this mode; TRL has none
 
 
 def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
@@ -133,11 +134,11 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
     arguments: dict[str, Any] = {
         "output_dir": str(folder / "trl"),
         "per_device_train_batch_size": job.microbatch,
-        # TRL generates once an accumulation: strictly on-policy
+        # TRL generates once per accumulation, so it is strictly on-policy
         "gradient_accumulation_steps": episodes // job.microbatch,
         "num_generations": job.group_size,
         "max_completion_length": limits.max_tokens - round(opening),
-        "generation_kwargs": {"max_new_tokens": limits.max_turn_tokens},  # else the one length would be a turn's too
+        "generation_kwargs": {"max_new_tokens": limits.max_turn_tokens},  # else the one length would also limit a turn
         "max_tool_calling_iterations": (prompt.max_turns or limits.max_turns) - 1,
         "temperature": job.temperature,
         "beta": 0.0,
@@ -176,8 +177,8 @@ def _trainer(job: Job, folder: Path) -> tuple[Any, Any]:
 
 # -- the agent -------------------------------------------------------------------------------------
 def _tokenizer(job: Job) -> Any:
-    """With our tools' schemas in the template, to the letter: TRL would make others from the
-    environment's methods."""
+    """Load the tokenizer, with exactly our tools' schemas in the template. TRL would make others
+    from the environment's methods."""
     from transformers import AutoTokenizer
     from trl.chat_template_utils import qwen3_template  # pyright: ignore[reportMissingImports]
 
@@ -188,9 +189,11 @@ def _tokenizer(job: Job) -> Any:
 
 
 def template_for_trl(template: str, tools: list[dict[str, Any]]) -> str:
-    """The policy's template with the tools written in. A dialogue that ends with a message ends
-    with its end token: TRL asks that its tokens go on unchanged when a tool's results follow, and
-    the line break behind it is one token with what comes next.
+    """Return the policy's template with the tools written in.
+
+    A dialogue that ends with a message ends with the message's end token, without a line break. TRL
+    requires that its tokens stay unchanged when a tool's results follow, but the line break is one
+    token with the text after it.
     """
     old = "{{- '<|im_end|>\\n' }}\n    {%- endif %}\n{%- endfor %}"
     new = (
@@ -203,8 +206,8 @@ def template_for_trl(template: str, tools: list[dict[str, Any]]) -> str:
 
 
 def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
-    """A class whose public methods are the recipe's tools. The same checks, defaults and refusals
-    as on our side."""
+    """Make a class whose public methods are the recipe's tools, with the same checks, defaults and
+    refusals as on our side."""
     from rft.errors import ToolError
     from rft.tools import arguments, signatures
     from rft.tools import server as toolserver
@@ -259,7 +262,7 @@ def environment(loaded: Any, prompt: Any, tools: list[dict[str, Any]]) -> type:
 
 
 def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
-    """The recipe's grader under the recipe's budget."""
+    """Return the reward: the recipe's grader under the recipe's budget."""
     from rft.grading import budget
     from rft.types import GradeStatus, Scored, StopReason
     from rft.wire import contract as wire
@@ -281,7 +284,7 @@ def reward(loaded: Any, limits: Any) -> Callable[..., list[float]]:
 
 
 def turns_of(messages: list[dict[str, Any]], max_calls: int) -> list[Any]:
-    """The assistant's turns, no further than the one that makes too many calls: there our rollouts
+    """Return the assistant's turns, up to the one that makes too many calls, where our rollouts
     end."""
     from rft.types import ToolCall, Turn
 
@@ -301,7 +304,7 @@ def turns_of(messages: list[dict[str, Any]], max_calls: int) -> list[Any]:
 
 
 def _compare(trainer: Any, job: Job) -> None:
-    """Does TRL feed the policy our very tokens? Raises SystemExit where it does not."""
+    """Check that TRL feeds the policy exactly our tokens. Raises SystemExit if it does not."""
     rows = json.loads(Path(job.rows).read_text(encoding="utf-8"))[:64]
     trainer._batch_environments = [None] * len(rows)
     theirs, *_ = trainer._tokenize_prompts([row["prompt"] for row in rows])
@@ -318,8 +321,8 @@ def _clock() -> Any:
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
-        """Seconds from the end of one optimizer step to the end of the next: all of TRL's loop, and
-        nothing of its set-up."""
+        """Measures seconds from the end of one optimizer step to the end of the next: all of TRL's
+        loop, and nothing of its set-up."""
 
         def __init__(self) -> None:
             self.steps_s: list[float] = []
@@ -342,7 +345,7 @@ def _clock() -> Any:
             print(f"step {len(self.steps_s)}: {self.steps_s[-1]:.2f} s", flush=True)
 
         def watch(self, trainer: Any) -> None:
-            """Where the time goes, by TRL's own methods; a call costs a microsecond."""
+            """Time TRL's own methods. A measured call costs a microsecond."""
             self._trainer = trainer
             for holder, method in (
                 (trainer, "_generate"),

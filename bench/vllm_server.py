@@ -2,12 +2,12 @@
 
     with serving(FLAGS, model, log) as server:
         ... server.url
-        server.kill()     as a machine would lose it: no goodbye, all connections end
-        server.start()    again, with nothing of what it was told before
+        server.kill()     as if its machine died: all connections end without a goodbye
+        server.start()    again, without anything that it was told before
 
 These are the flags that the token routes and the pushing of adapters need (README, section on
-policies at servers). `--no-enable-chunked-prefill` is for the CPU build alone: a seed per request
-and chunked prefill kill its engine.
+policies at servers). `--no-enable-chunked-prefill` is only for the CPU build: a seed per request
+together with chunked prefill kills its engine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENVIRONMENT = {
 
 
 class NotServing(Exception):
-    """It did not start. The figure says so with bench.measure.failed."""
+    """The server did not start. The figure says so with bench.measure.failed."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it is well. Raises NotServing with the log's end."""
+        """Start it and wait until it is healthy. Raises NotServing with the log's end."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -71,7 +71,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # its engine is a process of its own, and goes with it
+                start_new_session=True,  # its engine is a process of its own, and ends with it
             )
         ends = time.monotonic() + STARTS_IN_S
         while not self._is_well():
@@ -82,7 +82,7 @@ class Server:
             time.sleep(1.0)
 
     def kill(self) -> None:
-        """SIGKILL, to all of its processes."""
+        """Send SIGKILL to all of its processes."""
         if self.process is None:
             return
         with suppress(ProcessLookupError):

@@ -1,10 +1,9 @@
-"""Run a command and watch the whole tree of its processes: peak memory, how long each stage's
-process lived, and a kill -9 in time.
+"""Runs a command and watches its whole process tree: memory, stages, and a kill -9 on time.
 
-The tree is found by parents. A process whose parent dies would leave it, so for as long as the
-watch lasts this process is the reaper of orphans (Linux, prctl) and sees them as children of its
-own: that is also how it notices a stage that outlived the command's death. Memory is the sum of PSS
-(shared pages counted once), read five times a second.
+It measures the peak memory, and how long each stage's process lived. The tree is found by parents.
+A process whose parent dies would leave the tree. So during the watch this process adopts orphans
+(Linux, prctl), and sees them as its own children. In this way it also notices a stage that outlived
+the command. Memory is the sum of PSS (shared pages counted once), read five times a second.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
 MEMORY_EVERY_S = 0.2
 GRACE_S = 10.0
-"""How long a stage may outlive the command that was killed."""
+"""How many seconds a stage may outlive the killed command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Watched:
 
 
 class Family:
-    """What descends from this process and was not there before."""
+    """The processes that descend from this one and were not there before."""
 
     def __init__(self) -> None:
         self._me = psutil.Process()
@@ -67,7 +66,7 @@ def watch(
     kill: Kill | None = None,
     limit_s: float = 3600.0,
 ) -> Watched:
-    """Output goes to `log`. Past `limit_s` everything is killed and rc is 124."""
+    """Run a command, with its output in `log`. After `limit_s` everything is killed: rc is 124."""
     seen, started, family = Watched(), time.monotonic(), Family()
     _reap_orphans(True)
     try:
@@ -123,7 +122,7 @@ def _follow(
 
 
 def _bury(command: int) -> None:
-    """Dead orphans are ours to reap: DVC takes a zombie that holds a lock for a living process
+    """Reap dead orphans: DVC takes a zombie that holds a lock for a living process
     (psutil.pid_exists)."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
@@ -132,7 +131,7 @@ def _bury(command: int) -> None:
 
 
 def _stages(members: list[psutil.Process]) -> list[tuple[str, int]]:
-    """The processes `rft-stage STAGE`."""
+    """Return the processes `rft-stage STAGE`."""
     found: list[tuple[str, int]] = []
     for process in members:
         try:
@@ -152,7 +151,7 @@ def _pss(process: psutil.Process) -> int:
 
 
 def _end(family: Family, patience_s: float) -> list[str]:
-    """Ends what the command left running; says which stages were among it after the patience."""
+    """End what the command left running. Returns the stages among it that outlived GRACE_S."""
     deadline = time.monotonic() + patience_s
     while (left := _stages(family.members())) and time.monotonic() < deadline:
         time.sleep(POLL_S)

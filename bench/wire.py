@@ -1,18 +1,16 @@
-"""The figure of the wire: graders that other companies wrote give, through a baseline, the scores
-that they give when asked directly.
+"""The figure of the wire: does a foreign grader give the same score through a baseline as directly?
 
-Seven servers of our own behave as published ones do (bench/foreign_servers.py). Each is the tools
-and the grader of a data set with keys of its own, and a real baseline is run on it, over sockets,
-with an agent behind chat completions. Then every rollout of the log is graded once more without us:
-the body is put together here, from the user's own line and the log's messages, as the contract
-says, and posted by another HTTP client. A score or a reward that differs is a difference. And so
-that the log itself is not a witness in its own cause, agent and grader keep records of their own:
-what the agent said must be what the grader was told, and every `item` must be a line of the file,
-byte for byte.
+Seven servers of our own behave as published ones do (bench/foreign_servers.py). Each has the tools
+and the grader of a data set with its own keys. A real baseline is run on it, over sockets, with an
+agent behind chat completions. Then every rollout of the log is graded once more without our code.
+The body is made here, as the contract says, from the user's own line and the log's messages, and
+posted by another HTTP client. Each score or reward that differs is counted. The log alone does not
+count as evidence, so agent and grader keep their own records. What the agent said must be what the
+grader was told, and every `item` must be a line of the file, byte for byte.
 
-What keeps state by trace id is asked under a trace id of its own, after the rollout's calls were
-made again there; and it has its baseline run twice, for a second run must not find what the first
-one left.
+A server that keeps state by trace id is asked under a new trace id, after the rollout's calls were
+made again there. Its baseline is run twice, because a second run must not find what the first one
+left.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ from bench.measure import Figure, Part
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, K = 12, 6
 PREAMBLE = "You answer for a warehouse. " * 120
-"""Some 800 tokens: rows of that length once ended at a context of 512, which nobody had asked
-for."""
+"""Some 800 tokens. Rows of that length once ended at a context of 512 that nobody had set."""
 RANGES = {"zero_to_five": [0, 5], "below_zero": [-2, 2]}
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
@@ -68,8 +65,7 @@ TOOLS = [search] if {own} else []
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One rollout: what the baseline recorded, and what the grader says when it is asked
-    directly."""
+    """One rollout: what the baseline recorded, and what the grader says if it is asked directly."""
 
     case: str
     rollout_id: str
@@ -80,8 +76,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One baseline. `distorted`: rows, answers and calls that did not reach the grader as the
-    user's file and the agent had them."""
+    """One baseline. `distorted` counts rows, answers and calls that reached the grader changed."""
 
     scored: list[Scored]
     distorted: int
@@ -90,8 +85,8 @@ class Ran:
 
 
 def line(split: str, n: int) -> str:
-    """A row with keys of its own, parts as content, and numbers that Python would write in another
-    way."""
+    """Write a row with its own keys, parts as content, and numbers that Python would write in
+    another way."""
     number = {"train": 0, "validation": 300, "test": 600}[split] + n
     return (
         f'{{"weight": 1.00, "reference_answer": "{foreign_servers.answer_to(number)}",  "price": {n}.50, "case_id": '
@@ -114,7 +109,7 @@ def write_recipe(folder: Path, case: str, url: str, examples: int) -> None:
 
 
 def settings(case: str, url: str, examples: int, k: int) -> dict[str, Any]:
-    """What the owner of such servers would write into params.yaml."""
+    """Return what the owner of such servers would write into params.yaml."""
     tools: dict[str, Any] = {"endpoints": [{"name": "search", "server_url": f"{url}/search", "parameters": SCHEMA}]}
     if case == "own_path":
         tools = {"server_url": url, "version": "theirs", "paths": {"search": "/search"}}
@@ -140,8 +135,8 @@ def settings(case: str, url: str, examples: int, k: int) -> dict[str, Any]:
 
 
 def baseline(case: str, url: str, examples: int, k: int) -> Ran:
-    """Run the stages in a folder of their own, then ask the grader once more about every rollout of
-    the log."""
+    """Run the stages in a new folder, then ask the grader once more about every rollout of the
+    log."""
     from rft import config, reports
     from rft.rollouts import log as rollout_log
     from rft.stages import baseline
@@ -172,8 +167,8 @@ def baseline(case: str, url: str, examples: int, k: int) -> Ran:
 
 
 def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
-    """What the agent said, by its own account, against what the grader was told, by its own; and
-    rows that are not a line of the file."""
+    """Count differences between the agent's record of what it said and the grader's record of what
+    it was told. Rows that are not a line of the file count, too."""
     answered = Counter((question, text) for question, text in record["said"])
     known = {text: "".join(part["text"] for part in json.loads(text)["messages"][0]["content"]) for text in lines}
     told: Counter[tuple[str, str]] = Counter()
@@ -183,10 +178,10 @@ def distorted(record: dict[str, Any], lines: Iterable[str]) -> int:
 
 
 def directly(case: str, client: httpx.Client, text: str, messages: list[dict[str, Any]], stop_reason: str) -> float:
-    """The grader's own score of this dialogue over this line, under a trace id that it has not
-    met."""
+    """Return the grader's own score of this dialogue for this line, under a trace id that it does
+    not know."""
     trace_id = f"trace_{uuid.uuid4()}"
-    replies = messages[1:]  # behind the row's only message
+    replies = messages[1:]  # after the row's only message
     calls = [call for message in replies for call in message.get("tool_calls") or []]
     for number, call in enumerate(calls):
         function = call["function"]
@@ -222,13 +217,13 @@ def _json(text: str) -> Any:
 
 
 def differing(scored: list[Scored]) -> list[Scored]:
-    """Of scores and rewards: nobody asked for a budget."""
+    """Return the rollouts whose scores and rewards are not all equal: there is no budget."""
     return [one for one in scored if not one.through_us == one.reward == one.directly]
 
 
 def wire_real_graders(args: list[str]) -> Figure:
-    """Rollouts whose score through a baseline differs from the grader's own, over seven servers as
-    other companies wrote them, of at least 500."""
+    """Rollouts whose score through a baseline differs from the grader's own, of at least 500, over
+    seven servers as other companies wrote them."""
     return measure(EXAMPLES, K)
 
 

@@ -1,7 +1,7 @@
-"""Show an audit: as text for people, as JSON for scripts, as a page with the graph as a picture.
+"""Show an audit as text for people, as JSON for scripts, and as a page with a picture of the graph.
 
-People see first whether all links fit, then those that do not, then what everything rests on, one
-line per thing. `--full` prints every link.
+People see first whether all links fit, then the links that do not fit, then what everything rests
+on, one line per thing. `--full` prints every link.
 """
 
 from __future__ import annotations
@@ -161,19 +161,19 @@ def _shown(node: Node) -> str:
 
 # -- in the formats of others ----------------------------------------------------------------------
 def _refuse_export(here: Clone, options: argparse.Namespace, question: audits.Question) -> None:
-    """Before hours of hashing: raise UserError for what could not be written in the end."""
+    """Raise UserError, before hours of hashing, for what could not be written in the end."""
     if question.sought or question.every:
         version = commands.command("audit", "champion", "--export", "FOLDER")
-        raise UserError(f"--export writes what one version is: name it, as in {version}")
+        raise UserError(f"--export describes one version. Name it, as in {version}")
     provenance.check_place(here, options.export.absolute())
 
 
 def _export(here: Clone, options: argparse.Namespace, found: Audit) -> None:
-    """Raises UserError for a version with a broken link: nothing is passed on of it."""
+    """Write what the version is. Raises UserError if one of its links is broken."""
     kind, _, name = (found.root or "").partition(":")
     if kind != "version":
-        raise UserError(f"--export writes what one version is, and this is {kind} {name}.")
+        raise UserError(f"--export describes one version, and this is {kind} {name}.")
     if found.broken():
-        raise UserError("nothing was exported: a version with a broken link is not passed on.")
+        raise UserError("nothing was exported: the version has a broken link.")
     model, _, number = name.rpartition("@")
     provenance.write(here, book.read(here, report_line=_aside).state, model, int(number), options.export, _aside)

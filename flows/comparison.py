@@ -14,7 +14,7 @@ from rft.reports.plain import ARMS
 from tasks.runs.compare import Comparison, Told
 
 _SHORT = 12
-"""Digits of a hash."""
+"""How many digits of a hash are shown."""
 _PERCENT = ("solved", "hack rate")
 _WHOLE = ("tokens sampled", "tokens read", "tool calls, P95")
 
@@ -33,7 +33,7 @@ def show(found: Comparison, console: Console | None = None) -> None:
     console.print()
     console.print(_verdict(found))
     if names := list(dict.fromkeys([*found.a.metrics, *found.b.metrics])):
-        console.print("\nMetrics on the test examples, with 95 % intervals (the gain has the gate's)")
+        console.print("\nMetrics on the test examples, with 95 % intervals (for the gain: the gate's interval)")
         console.print(_table("", pair, [(name, *(_cell(told, name) for told in pair)) for name in names]))
     for told in pair:
         for line in dict.fromkeys(told.missing):
@@ -80,7 +80,7 @@ def _verdict(found: Comparison) -> Text:
     if reservations := found.reservations:
         text = "The numbers cannot be compared directly: " + "; ".join(reservations) + "."
         if found.same_test is False:
-            text += " What can be: each run's gain over the champion that it was compared with."
+            text += " Only this can be: each run's gain over the champion that it was compared with."
         return _text(f"! {text}", style="red")
     assert found.a.test_sha256 is not None
     size = found.a.counts.get("test examples")
@@ -118,5 +118,6 @@ def _value(value: object) -> str:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Another clone may have written them: nothing in them moves the cursor or hides a line."""
+    """Escape control characters. Another clone may have written the text, and it must not move the
+    cursor or hide a line."""
     return Text("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text), style=style)

@@ -1,9 +1,9 @@
 """Run the ladders of a workspace's agents on their schedules, on this machine (`rft up`).
 
 rft.yaml says what runs when; in a clone without one, infra/schedule.yaml does. Prefect's server and
-a deployment for each agent are served until Ctrl-C stops all. `slots` runs go on at once, and the
-others wait. Prefect has no users of its own, so it listens on loopback only; for a team, `infra/`
-describes a server with a database and a password.
+a deployment for each agent are served until Ctrl-C stops all. At most `slots` runs go on at once,
+and the others wait. Prefect has no users of its own, so it listens on loopback only. For a team,
+`infra/` describes a server with a database and a password.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tasks.runs.clone import Clone
 
 SCHEDULE = "infra/schedule.yaml"
 FLOW = "agent_rft.retrain"
-"""The flow as Prefect's runner loads it: not by the name `flows`, which the user's repository may
-have too."""
+"""The name by which Prefect's runner loads the flow. It is not in `flows`, because the user's
+repository may have a package of that name, too."""
 
 
 class OldSchedule(workspace.Schedule):
@@ -48,7 +48,7 @@ class OldSchedule(workspace.Schedule):
 class Planned:
     name: str
     agent: str | None
-    """None: there is one alone, and nothing names it."""
+    """None: there is only one agent, and it has no name."""
     schedule: workspace.Schedule
     home: Clone
 
@@ -103,7 +103,7 @@ def up(port: int) -> int:
     os.environ |= {"PREFECT_LOGGING_LEVEL": "INFO", clone.SERVED_BY: str(os.getpid())}
     # for Prefect's runner, which starts `python -m prefect.engine` (agent_rft.py)
     os.environ |= {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "RFT_FLOWS": str(ROOT)}
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # its tracebacks of tasks that Ctrl-C cut off
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it prints tracebacks of tasks that Ctrl-C ended
     every = planned(here, os.environ.get(commands.AGENT))
     with prefect_server(here, full=True, port=port) as server:
         _assert_scheduler_works()
@@ -132,7 +132,7 @@ def up(port: int) -> int:
 
 
 def _first_window(here: Clone, wanted: workspace.Schedule, params: config.Params) -> str:
-    """Name the first run's window. There may be none yet; one of another recipe is an error."""
+    """Name the first run's window, if there is one yet. One of another recipe is an error."""
     if wanted.window is None:
         return f"{params.traffic.file} (traffic.file)"
     if not sorted(here.home.glob(wanted.window)):
@@ -152,8 +152,8 @@ def _end_runs(number: int, frame: FrameType | None) -> None:
 
 
 def _assert_scheduler_works() -> None:
-    """Refuse SQLAlchemy 2.1. Prefect 3.8.8 allows it, but its scheduler then fails each time, which
-    only the server's log says (tried with 2.1.9)."""
+    """Refuse SQLAlchemy 2.1. Prefect 3.8.8 allows it, but its scheduler then fails each time, and
+    only the server's log says so (tried with 2.1.9)."""
     if tuple(map(int, metadata.version("sqlalchemy").split(".")[:2])) >= (2, 1):
         raise UserError(
             "schedules need SQLAlchemy 2.0, because Prefect's scheduler creates no runs with 2.1. "
@@ -180,6 +180,6 @@ def _serve(every: Sequence[Planned], slots: int) -> None:
         )
         made.entrypoint = FLOW
         deployments.append(made)
-    # A limit of this process, the only one that serves. One kept by the server outlives a killed
-    # run, and then no other starts (tried).
+    # This process alone serves the runs, so it keeps the limit. A limit that the server keeps
+    # outlives a killed run, and then no other run starts (tried).
     serve(*deployments, pause_on_shutdown=False, print_starting_message=False, limit=slots)

@@ -1,8 +1,8 @@
 """Show what `rft traffic drift` found: a table for people, JSON for programs, a page with pictures.
 
-The table is grouped as the page is: the input, the agent, its performance; in each, what it was
-compared with. What drifted stands first, with a line that says what moved. `brief` is the verdict
-and a few rows, where drift is not what was asked about.
+The table has the page's groups: the input, the agent, its performance. Each group is divided by
+what the window was compared with. Features that drifted come first, each with a line that says what
+moved. `brief` shows the verdict and a few rows, for commands that are not about drift.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def lines(report: DriftReport, width: int = 0, name: str = "") -> Iterator[Text]
 
 def brief(report: DriftReport, all_of_it: str, width: int = 0) -> Iterator[Text]:
     """Yield the verdict, the features that drifted farthest or came nearest to it, and how many
-    more were compared. `all_of_it`: the command that shows them."""
+    more were compared. `all_of_it`: the command that shows them all."""
     width = max(width or shutil.get_terminal_size().columns, _NARROWEST)
     yield next(_verdict(report))
     shown = drift_wording.farthest(report, _BRIEF)
@@ -114,7 +114,7 @@ def of_runs(found: History, recipe: str) -> Iterator[Text]:
             aligned = "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=True)).rstrip()
             yield _text(aligned, "" if place else "bold")
     if found.without:
-        yield _text(f"\n{counted(found.without, 'run')} of this clone ended before drift, or goes on.")
+        yield _text(f"\n{counted(found.without, 'run')} of this clone ended before stage drift, or did not end yet.")
 
 
 def _run(comparison: DriftComparison) -> tuple[str, str, str, str]:
@@ -149,5 +149,6 @@ def as_json(found: Sequence[DriftComparison]) -> list[dict[str, object]]:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Names are the traffic's: nothing in them moves the cursor or hides a line."""
+    """Escape control characters. Names come from the traffic, and must not move the cursor or hide
+    a line."""
     return Text("".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text), style=style)

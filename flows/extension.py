@@ -1,15 +1,15 @@
 """A second look at the candidates of an inconclusive run, on more test examples.
 
-An inconclusive run leaves a candidate that may well be better, and too few examples to show it. To
-train again would cost hours and give another candidate. So the run is repeated as it was, but for
-`examples.blocks`: the test set is the union of what was seen and of fresh blocks. Nothing before
-the test set depends on that key (rft/needs.py), so DVC's run cache gives every stage back, and only
-the arms are measured.
+An inconclusive run leaves a candidate that may well be better, and too few examples to show it.
+Training again would cost hours and give another candidate. So the run is repeated with one change,
+`examples.blocks`: the test set is the examples that were seen, and fresh blocks. Nothing before the
+test set depends on that key (rft/needs.py). So DVC's run cache gives back what each stage made, and
+only the arms are measured.
 
-It is a look like any other, registered and paid for. The set inherits the highest count among its
-examples, so this is the next look of the same history (tasks/promotion/registration.py). It must be
-at the same candidates: where the cache lost them and they came out otherwise, the run stops before
-the test set is opened.
+It is a look like any other: it is registered, and costs its share of gate.alpha. The test set
+inherits the highest number of looks among its examples, so this is the next look of the same
+history (tasks/promotion/registration.py). The candidates must be the same. If the cache lost them
+and they came out differently, the run stops before the test set is opened.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Extension:
     extended: RunRecord
     at: Revision
     params: config.Params
-    """Of the new run."""
+    """The settings of the new run."""
     blocks: int
-    """How many it has more."""
+    """How many blocks are added."""
 
     @property
     def description(self) -> str:
@@ -81,7 +81,7 @@ def from_run(
     record = records.find(clone, name)
     if record.decision != "inconclusive" or record.revision is None:
         ended = record.decision or record.state
-        raise UserError(f"run {record.name} ended as {ended}, and more examples help an inconclusive one only.")
+        raise UserError(f"run {record.name} ended as {ended}, and more examples help only an inconclusive run.")
     if record.bytes_removed:
         raise UserError(
             f"`rft runs gc` removed what run {record.name} had made, so it cannot be looked at again. Start a new run: "
@@ -119,13 +119,13 @@ def _assert_same_champion(
     if champion.number(now) != then:
         raise UserError(
             f"run {record.name} was judged against {champion.describe(then)}, and {champion.describe(now)} is served "
-            f"now: more examples would compare it with what nobody is served. Start a new run: {record.again}"
+            f"now. More examples would compare it with the former champion. Start a new run: {record.again}"
         )
 
 
 def _now(clone: Clone, record: RunRecord) -> config.Params:
-    """The settings under which it was asked for, as they are today: section `run`, which says how
-    long to work and whom to tell, is of no run's record."""
+    """Read the settings that the run was started with, as they are today. Section `run` (how long
+    to work, whom to tell) is taken from them, because no run's record holds it."""
     pairs = [*zip(record.settings[::2], record.settings[1::2], strict=True)]
     file = next((value for option, value in pairs if option == "--params"), None)
     kept = commands.remembered()

@@ -31,17 +31,17 @@ UNTIL = {
     "train": train_adapter,
 }
 """The stages between the examples and the look. `--until` ends a run after one of them, without a
-look; those behind have nothing to offer without one."""
+look. The stages after them need the look."""
 
 
 def _until_it_has_a_name() -> str:
-    """The flow run takes the run's name when that begins: tasks/stage_runner.py."""
+    """Name the flow run until the run begins and gives it its own name (tasks/stage_runner.py)."""
     return f"retrain {flow_run.parameters.get('window') or ''}".rstrip()
 
 
 def _stopped(why: str) -> State:
-    """Say on Prefect's page that it is a success that promotes nothing. What has drifted may quote
-    conversations, and stays in this clone."""
+    """Return a state that Prefect's page shows as a success that promotes nothing. A drift's reason
+    may quote conversations, so it stays in this clone."""
     return Completed(name="Stopped", message=f"stopped {why}")
 
 
@@ -63,9 +63,9 @@ def retrain(
 ) -> Decision | State:
     """Run the ladder. `window` is a file, or a pattern whose last match by name is taken.
 
-    `until` names the last stage. `extends`: a run whose candidates are looked at again, on as many
-    `blocks` of test examples more (flows/extension.py); it brings settings and window. `agent`: a
-    name, where the current folder does not say it.
+    `until` names the last stage. `extends`: a run whose candidates are looked at again, on `blocks`
+    more blocks of test examples (flows/extension.py); settings and window are that run's. `agent`:
+    its name, where the current folder does not say it.
 
     Returns a state `Stopped` with the reason if drift said stop, training collapsed or `until` was
     reached, and Cancelled if `run.max_hours` or `rft runs cancel` stopped the run.

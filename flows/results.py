@@ -32,7 +32,7 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
 _SHOWN = 2
-"""Of each group of checks: so the end of a run fits a screen of 40 lines."""
+"""How many checks of a group are shown, so that the end of a run fits a screen of 40 lines."""
 _SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "!"}
 
 
@@ -76,8 +76,8 @@ def _offers_blocks(at: Revision | None) -> bool:
 
 
 def checks(decision: Decision, apart: Check | None, registration: Registration | None) -> Iterator[str | Text]:
-    """Yield what decided, check by check, the first one in a sentence too; the other groups in a
-    line each; then what was not measured, and how many looks are left. The page has all of it."""
+    """Yield what decided, check by check, the first one in a sentence too. The other groups have a
+    line each. Then come what was not measured, and how many looks are left. The page has all."""
     told = 0
     for group in plain.groups(decision, apart):
         if group.title not in (plain.STOPPED, plain.QUESTION):

@@ -54,7 +54,7 @@ STYLES: dict[transcript.Kind, str] = {
     "bad": "red",
     "dim": "dim",
 }
-"""Of each kind of line, on a terminal."""
+"""How each kind of line looks on a terminal."""
 _COMPARISONS: dict[str | None, Callable[[Any, float], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -72,7 +72,7 @@ _REWARD = re.compile(r"\s*(<=|>=|==|=|!=|<|>)?\s*(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)
 
 @dataclass(frozen=True)
 class Logs:
-    """Rollouts as a table, where they are from in words, and how to read files beside them."""
+    """Rollouts as a table, a description of where they are from, and a way to read files there."""
 
     description: str
     table: pa.Table
@@ -80,11 +80,11 @@ class Logs:
     """A file of a stage, such as data/train/metrics.jsonl."""
     record: RunRecord | None = None
     whole: pa.Table | None = None
-    """With the rollouts of the test set, to be counted; None: the table is whole."""
+    """The table with the test set's rollouts, which are only counted. None: `table` is whole."""
 
     @property
     def closed(self) -> str:
-        """What is left out, in words."""
+        """Say what is left out."""
         num = 0 if self.whole is None else self.whole.num_rows - self.table.num_rows
         if not num:
             return ""
@@ -100,7 +100,7 @@ class Logs:
 
 # -- where they are --------------------------------------------------------------------------------
 def find(place: Clone, options: argparse.Namespace) -> Logs:
-    """The rollouts that may be shown. `--open-test` opens the test set first."""
+    """Return the rollouts that may be shown. `--open-test` opens the test set first."""
     logs = _found(place, options)
     if options.open_test:
         _open(place, logs, options)
@@ -153,7 +153,7 @@ def _newest(place: Clone) -> RunRecord:
         raise UserError(
             f"no run has ended yet. Rollouts of stages in progress: {live}; of the stages' files in this folder: {here}"
         )
-    return sorted(found, key=lambda record: record.started)[-1]  # of equal ones the last by name
+    return sorted(found, key=lambda record: record.started)[-1]  # of runs of one moment, the last by name
 
 
 def _stage_files(description: str, read: Callable[[str], bytes | None], record: RunRecord | None = None) -> Logs:
@@ -234,10 +234,10 @@ def _reward(text: str) -> Any:
 
 def _where(table: pa.Table, text: str) -> pa.Array:
     """Return the rows for which a DuckDB expression is true. It sees the columns and nothing else:
-    no file, no network, no statement. Raises UserError for a value that has another name since."""
+    no file, no network, no statement. Raises UserError for a value that was renamed."""
     columns = [column for column in _EARLIER if column in text.lower()]
     for column, value in itertools.product(columns, _QUOTED.findall(text)):
-        # 'timeout' and 'parse_error' are stop reasons still: beside that column they may be meant.
+        # 'timeout' and 'parse_error' are still stop reasons: beside that column they may be meant.
         is_todays = value in list(StopReason) and "stop_reason" in columns
         if not is_todays and (today := _EARLIER[column].get(value)):
             now = f"The {column} {value} is called {today} now, for rollouts of older runs too"

@@ -1,15 +1,17 @@
 """A Prefect server of our own, for the duration of a command.
 
-Prefect would start one by itself, but that one outlives a `kill -9` of the command, keeps no log,
-and starts only when the flow begins. Ours dies with us (the kernel sees to it), listens on a socket
-that we bound, so that nothing can take the port in between, and boots while we import and prepare.
-Its data is in `.rft/prefect`, so it knows earlier runs. If PREFECT_API_URL is set, that server is
-used and none is started: this is how production and the flow runs of `rft up` work.
+Prefect would start a server by itself, but that one outlives a `kill -9` of the command, keeps no
+log, and starts only when the flow begins. The kernel ends our server together with the command. It
+listens on a socket that we bound, so that no other program can take the port in between. It boots
+while we import and prepare. Its data is in `.rft/prefect`, so it knows earlier runs. If
+PREFECT_API_URL is set, that server is used and none is started: this is how production and the flow
+runs of `rft up` work.
 
-Prefect shows a run, and no run waits for it or ends with it. Where its database is locked, damaged,
-read-only or full, the server begins once more in a folder of its own, which goes with it: this run
-is then missing in Prefect's history, and nowhere else. The same where the server of PREFECT_API_URL
-does not answer. `rft up` needs the history, for its schedules: there it is an error.
+Prefect only shows a run: no run waits for it, and none fails with it. If its database is locked,
+damaged, read-only or full, the server starts again with a temporary folder. This run is then
+missing in Prefect's history, and nowhere else. The server of PREFECT_API_URL does not show this run
+either, if it does not answer. `rft up` needs the history for its schedules, so there it is an
+error.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def prefect_server(clone: Clone, full: bool = False, port: int = 0) -> Iterator[
             f"Prefect's server at {shown} does not answer, so it will not show this run. Start it, or unset "
             "PREFECT_API_URL"
         )
-    # one of our own that went down stays so: to ask it again would hold each stage for a minute
+    # a server of ours that went down stays down: more retries would hold up each stage for a minute
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
     server = Server(clone, full, port)
     os.environ["PREFECT_API_URL"] = f"{server.url}/api"
@@ -73,7 +75,7 @@ class Server:
         self.log = clone.state / "logs" / "prefect.log"
         self._state, self._full = clone.state, full
         self._home: tempfile.TemporaryDirectory[str] | None = None
-        """Of a server without the history of this clone."""
+        """The folder of a server that runs without the history of this clone."""
         listening = _bound(port)
         self.port = listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -102,7 +104,7 @@ class Server:
             )
 
     def _output(self) -> IO[bytes]:
-        """Its log; nowhere, where the disk is full or read-only: that is for the run to say."""
+        """Open its log. If the disk is full or read-only, drop the output: the run will say so."""
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             return self.log.open("ab")
@@ -110,8 +112,8 @@ class Server:
             return open(os.devnull, "ab")
 
     def ready(self) -> None:
-        """Wait until it answers; where it cannot start, begin it once more without its history.
-        Raises InfrastructureError if it does not answer then either, and for `rft up` at once."""
+        """Wait until it answers. If it cannot start, start it again without its history. Raises
+        InfrastructureError if it does not answer then either. For `rft up` it raises at once."""
         if self._boots():
             return
         if self._full or not self.has_history:
@@ -127,7 +129,7 @@ class Server:
         return self._home is None
 
     def begin_anew(self, why: str) -> None:
-        """Begin once more without the history, at the same address, and say why. Raises
+        """Start again without the history, at the same address, and say why. Raises
         InfrastructureError if it does not answer then either."""
         self._end()
         warn(f"Prefect's history will not show this run: {why}. {self._again}")
@@ -160,7 +162,7 @@ class Server:
 
 
 def _answers(api: str, timeout_s: float = 5) -> bool:
-    """Whether a server is there, whatever it says."""
+    """Whether a server is there. It may say anything but that it is broken (5xx)."""
     direct = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if "//127.0.0.1:" in api else []))
     try:
         with direct.open(f"{api.rstrip('/')}/health", timeout=timeout_s):

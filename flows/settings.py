@@ -1,5 +1,7 @@
-"""The settings of a run: params.yaml or another file, single keys from the command line, and the
-newest window that matches a pattern."""
+"""The settings of a run, and the window that it reads.
+
+They come from params.yaml or another file, and from single keys on the command line. The window may
+be the newest one that matches a pattern."""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def resolve(clone: Clone, file: str | None = None, overrides: Iterable[str] = ()
 def ungated(
     clone: Clone, file: str | None = None, overrides: Iterable[str] = (), recipe: str | None = None
 ) -> config.Params:
-    """Read settings for what decides nothing, so that margins of the gate may be missing. `recipe`:
-    its folder, where there is no file that names one; then all else has its default.
+    """Read settings for a command that decides nothing: margins of the gate may be missing.
+    `recipe`: its folder, for use without a file; every other setting then has its default.
 
     Raises ConfigError like `resolve`.
     """
@@ -90,8 +92,9 @@ def newest(clone: Clone, window: str | None, recipe: str) -> str | Path | None:
     """Return a named file, folder or address, or the last match by name of a pattern such as
     `data/inbox/*.jsonl`.
 
-    A pattern must not match another agent's traffic. A recipe's own is in data/inbox/RECIPE; if
-    there is no such folder, it is in no other recipe's. Raises UserError if nothing matches.
+    A pattern must not match another agent's traffic. A recipe's own traffic is in
+    data/inbox/RECIPE. If there is no such folder, it may be anywhere but in another recipe's
+    folder. Raises UserError if nothing matches.
     """
     if window is None or "://" in window:
         return window
@@ -107,7 +110,7 @@ def newest(clone: Clone, window: str | None, recipe: str) -> str | Path | None:
 
 
 def given(clone: Clone, log: str | None) -> str | Path | None:
-    """Find a log as the user named it: from where they are, or from the agent's folder."""
+    """Find a log that the user named, in the current folder or else in the agent's."""
     if log is None or "://" in log:
         return log
     return Path(log) if Path(log).exists() else clone.home / log
@@ -127,13 +130,13 @@ def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> Non
 
 
 def _place(clone: Clone, file: str | None) -> Path:
-    """Find a file as the user named it: from where they are, or from the agent's folder."""
+    """Find a file that the user named, in the current folder or else in the agent's."""
     path = Path(file) if file else clone.home / "params.yaml"
     return path if path.is_absolute() or path.exists() else clone.home / path
 
 
 def _named(clone: Clone, file: str | None) -> str:
-    """Name it in messages."""
+    """Return its name in messages."""
     path = _place(clone, file)
     return str(path.relative_to(clone.home) if path.is_relative_to(clone.home) else path)
 

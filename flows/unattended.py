@@ -1,13 +1,14 @@
-"""Tell of a scheduled run that failed (`run.notify`), when nobody looks at the terminal.
+"""Notify people of a scheduled run that failed (`run.notify`): nobody looks at the terminal.
 
-`failed` is a hook of the flow `retrain`. Prefect calls it whatever ended the flow: in the flow's
-own process for an error, even one before there was a run (uncommitted edits, a missing window); in
-the process of `rft up` when that process was killed. It tells of flow runs that a deployment
-started. A run at a terminal is seen there; one that was interrupted or cancelled was ended by
-somebody.
+`failed` is a hook of the flow `retrain`, and Prefect calls it whatever ended the flow. After an
+error it runs in the flow's own process, even if there was no run yet (uncommitted edits, a missing
+window). If that process was killed, it runs in the process of `rft up`. It tells of flow runs that
+a deployment started, because a run at a terminal is seen there. A run that was interrupted or
+cancelled was ended by somebody, so nobody is told.
 
 The settings are read again, because they may be what is wrong. If the file cannot be read as a
-whole, its `run.notify` is; if that cannot be either, those count with which `rft up` began.
+whole, only its `run.notify` is read. If that fails, too, the settings are those that `rft up`
+started with.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _LONGEST = 1000
 
 
 class _Told(logging.Filter):
-    """Our own errors say who can fix what: a traceback, of the task and again of the flow, would
-    bury that in 90 lines."""
+    """Removes the tracebacks of our own errors. They say who can fix what, and two tracebacks (the
+    task's and the flow's) would bury that in 90 lines."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -46,7 +47,7 @@ class _Told(logging.Filter):
 
 
 def told_once() -> None:
-    """Have Prefect log our errors in a line."""
+    """Make Prefect log each of our errors in one line."""
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
         if not any(isinstance(one, _Told) for one in logger.filters):
@@ -54,7 +55,7 @@ def told_once() -> None:
 
 
 def remember(each: Mapping[str, config.Params]) -> None:
-    """Keep the settings, by name of the agent, for a night when the file is broken."""
+    """Keep each agent's `run.notify`, for the case that its file is broken later."""
     kept = {name: params.run.notify.model_dump(mode="json", by_alias=True) for name, params in each.items()}
     os.environ[_NOTIFY] = json.dumps(kept)
 
@@ -107,13 +108,13 @@ def _record(here: Clone, flow_run_id: str) -> RunRecord | None:
 
 
 def _stage(record: RunRecord | None) -> str | None:
-    """The stage that began and did not end."""
+    """Return the stage that began and did not end."""
     return next((stage for stage in record.seconds if stage not in record.stages), None) if record else None
 
 
 def _describe(error: Any, stage: str | None, message: str) -> str:
-    """What a stage said may quote conversations, and so may a bug's message. Our own errors before
-    the first stage name files and settings."""
+    """Describe the error without its message, if a stage or a bug raised it: that may quote
+    conversations. Our own errors before the first stage name only files and settings."""
     if stage:
         code = getattr(error, "exit_code", 1)
         return f"stage {stage} failed (exit code {code}: {_BLAME.get(code, 'a bug, or it was killed')})."
@@ -125,7 +126,7 @@ def _describe(error: Any, stage: str | None, message: str) -> str:
 
 
 def _command(here: Clone, asked: Mapping[str, Any]) -> str:
-    """Start it again as it was asked for."""
+    """Return the command that starts the same run again."""
     window = ["--window", asked["window"]] if asked.get("window") else []
     clean = ["--clean-only"] if asked.get("clean_only") else []
     again = commands.options(here.home, asked.get("params"), asked.get("overrides") or ())

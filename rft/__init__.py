@@ -12,18 +12,18 @@ The core takes an hour to read, in these eight files. Each opens with its own es
     rft/trainer/loop.py        collect, learn, check, save
     rft/gate/decide.py         promote, reject or inconclusive
 
-All rooms, from the ground up. A room imports only what stands above it in this list; `lint-imports`
-checks that.
+This is the list of all packages, called rooms, the lowest first. A room imports only what stands
+above it in the list; `lint-imports` checks that.
 
     errors, types, files       who is to blame; what lives in memory; writing files safely, and
                                hashing them
     needs, secrets, process    what each stage depends on; keeping secrets out of all text; child
                                processes that end with their parent
     stats, scale, formatting   confidence intervals; a grader's scale; numbers as people read them
-    schema, normal_form        JSON schemas and letters that others wrote
-    threads                    how many processors there are for us, and for a model
+    schema, normal_form        JSON schemas that others wrote; Unicode's normal forms
+    threads                    how many processors we may use, and how many threads a model takes
     lines, bm25                the lines that a stage prints for its driver; search by words
-    sources                    what a recipe imports from outside of its folder
+    sources                    what a recipe imports from outside its folder
     commands                   commands in messages, ready to paste
     progress, stopping         a stage's work until its files are safe; stopping on request
     engine                     which engine and packages a stage is to run with, as hashes
@@ -34,20 +34,20 @@ checks that.
     wire                       what crosses to tools, graders and served policies
     sandbox                    where code that a model wrote runs
     chat                       from messages to tokens and back
-    traffic                    logs of production traffic, ingested once, as columns; examples
-                               that are chosen from it
-    tools                      calls, tools and the tool server
+    traffic                    logs of production traffic, ingested once into columns; choosing
+                               examples from them
+    tools                      tools, their calls and the tool server
     grading                    from a finished rollout to a grade and a reward
     drift                      windows of traffic, described and compared
     models                     weights
-    notices                    messages to those who run the ladder: a webhook, mail
+    notices                    messages to the people who run the ladder: a webhook, mail
     algorithms, kernels        advantages and losses, one file each; fast arithmetic
     rollouts                   THE loop, its log and its store
     sampling                   policies that produce tokens
     trainer                    collects rollouts, learns from them, saves checkpoints
     gate                       promote, reject or inconclusive
     stages                     the nine stages, each a `run(params)` behind `python -m rft STAGE`
-    smoke                      does an agent work at all, right before its promotion?
+    smoke                      whether an agent works at all, right before its promotion
     doctor                     finds what would go wrong, before any compute is spent
     page                       the one-page HTML report of a run, and that of an audit
     export                     an agent in a folder, to be served elsewhere

@@ -6,9 +6,9 @@ Five things happen first:
 - The process asks the kernel to kill it when its parent dies (`rft.process`). Otherwise a killed
   driver would leave an orphan that writes into a later run.
 - It checks that Python imported the engine that this stage is to run with (rft/engine.py).
-- It reads params.yaml. A wrong key, or a margin that the gate could never find met
-  (rft/grading/margins.py, rft/gate/pool.py), or a prompt that the embedded policy could not read
-  (rft/tools/unlearned.py), ends the stage before any compute is spent.
+- It reads params.yaml. Three things end the stage before any compute is spent: a wrong key; a
+  margin that can never be met (rft/grading/margins.py, rft/gate/pool.py); a prompt that the
+  embedded policy could not read (rft/tools/unlearned.py).
 - Stage `challenger` opens the test examples only for a look that is registered in the ledger.
 
 An error is one message on stderr after `error: `, and an exit code that says who can fix it
@@ -82,8 +82,8 @@ def _run(stage: str, params: str) -> None:
 
 
 def _examples(stage: str) -> ExamplesReport | None:
-    """Read what the examples are, for a stage after the one that writes them: where only a margin
-    changed, DVC does not run that one again."""
+    """Read the report of stage `examples`, for a stage after it: where only a margin changed, DVC
+    does not run `examples` again."""
     from rft import reports, stage_files
 
     if stage not in STAGES[STAGES.index("baseline") :] or not stage_files.path(reports.ExamplesReport).exists():
@@ -92,16 +92,16 @@ def _examples(stage: str) -> ExamplesReport | None:
 
 
 def _assert_registered() -> None:
-    """Raise UserError where no look at these test examples is registered: whoever looks by hand,
+    """Raise UserError where no look at these test examples is registered. Anyone who looks by hand,
     again and again, finds a challenger that seems better."""
     from rft import commands, reports, stage_files
 
     opening, examples = stage_files.read(reports.Opening), stage_files.examples_file("test")
     if not opening.look or opening.test_sha256 != files.sha256(examples):
-        which = "no look at them" if not opening.look else "a look at other ones"
+        which = "no look at them" if not opening.look else "only a look at others"
         raise UserError(
             f"{stage_files.path(reports.Opening)}: the test examples stay closed, because {which} is registered in the "
-            f"ledger. A run registers its look, then opens them; the same again is free: {commands.command('run')}"
+            f"ledger. A run registers its look, then opens them; repeating that look is free: {commands.command('run')}"
         )
 
 
@@ -116,9 +116,9 @@ def _refused(error: OSError | RuntimeError) -> str:
 
 
 def _is_full_disk(error: OSError | RuntimeError) -> bool:
-    """Tell whether the disk is full. A copied folder names the reason for each file in words alone.
-    torch.save reports a full disk as a RuntimeError without an errno ("unexpected pos"), so then
-    look at the disk itself."""
+    """Tell whether the disk is full. When a folder is copied, the error names the reason for each
+    file as text. When torch.save meets a full disk, it raises a RuntimeError without an errno
+    ("unexpected pos"): then look at the disk itself."""
     if isinstance(error, shutil.Error):
         return f"[Errno {errno.ENOSPC}]" in str(error) or f"[Errno {errno.EDQUOT}]" in str(error)
     if isinstance(error, OSError):

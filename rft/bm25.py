@@ -1,10 +1,10 @@
 """Find documents by their words: BM25 on an inverted index in memory, for the tools of recipes.
 
 The weight of a word in a document depends on nothing but the index, so it is computed once, and a
-query adds up a few arrays. Most of a query's time would go into ordering all scores; instead only
-documents above a share of the best score are ordered, and the share is lowered until enough are
-among them, which finds exactly the same. Equal scores are ordered by the document's number, so a
-query has one answer everywhere.
+query adds up a few arrays. Most of a query's time would go into ordering all scores. Instead, only
+the documents above a share of the best score are ordered, and the share is lowered until there are
+enough of them. The result is exactly the same. Equal scores are ordered by the document's number,
+so a query has one answer everywhere.
 
 Source: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009.
 """
@@ -26,7 +26,7 @@ SHARES = (0.8, 0.5, 0.2, 0.0)
 @dataclass(frozen=True)
 class Index:
     """`build` makes one, `load` reads what `save` wrote. `starts`: the first posting of each word,
-    and one more for the end; `documents` and `weights`: of each posting."""
+    and one more for the end. `documents` and `weights` have one value per posting."""
 
     num: int
     words: dict[str, int]
@@ -35,9 +35,9 @@ class Index:
     weights: NDArray[np.float32]
 
     def best(self, words: Iterable[str], k: int, key: Callable[[int], Hashable | None] | None = None) -> list[int]:
-        """Return the numbers of the `k` best documents, best first; fewer if no more has one of
-        these words. `key`: of documents with equal keys only the best counts, and one whose key is
-        None is passed over."""
+        """Return the numbers of the `k` best documents, best first; fewer if fewer have one of
+        these words. `key`: only the best of the documents with equal keys counts, and a document
+        whose key is None is skipped."""
         scores = np.zeros(self.num, dtype=np.float32)
         for word in dict.fromkeys(words):
             if (n := self.words.get(word)) is not None:
@@ -54,7 +54,7 @@ class Index:
 
     def save(self, path: Path) -> None:
         letters = np.frombuffer(json.dumps(list(self.words)).encode(), dtype=np.uint8)
-        with path.open("wb") as file:  # to a name, numpy would add its suffix
+        with path.open("wb") as file:  # given a name, numpy would add its suffix
             np.savez(
                 file,
                 num=self.num,
@@ -67,7 +67,7 @@ class Index:
 
 def build(documents: Sequence[Sequence[str]], k1: float = 0.9, b: float = 0.7) -> Index:
     """Index documents, each a list of words. `k1`: how much a repeated word counts; `b`: how much a
-    long document is held back."""
+    long document is marked down."""
     postings: dict[str, list[tuple[int, int]]] = {}
     for number, document in enumerate(documents):
         for word, count in Counter(document).items():

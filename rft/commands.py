@@ -1,16 +1,16 @@
 """Compose the commands that messages, tables and pages print, so that each works when pasted.
 
-A command without its `--params` is worse than none: it works, on another agent. So all printed
+A command without its `--params` is worse than none: it runs, on another agent. So all printed
 commands come from here. They consist of:
 
     the program     as this user starts it, quoted: `rft` where the shell finds ours, else a path
     the settings    `--params` and `--set` as they were given, after each verb that needs them
-                    (NEEDS_SETTINGS). A file inside the clone is named from its top, where every
-                    verb looks for it too, so that the command works in any folder of the clone
-    the arguments   quoted for the shell; in CAPITALS what the reader must fill in
+                    (NEEDS_SETTINGS). A file inside the clone is named from the clone's top, where
+                    every verb looks for it too. So the command works in any folder of the clone
+    the arguments   quoted for the shell; the reader fills in what is in CAPITALS
 
-The command line knows the program and the settings, and the engine prints messages in other
-processes. So both are in the environment, which the processes of stages inherit (`remember`).
+The command line knows the program and the settings, but other processes print messages, too. So
+both are in the environment, which the processes of stages inherit (`remember`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ AGENT = "RFT_AGENT"
 NEEDS_SETTINGS = frozenset(
     {"run", "doctor", "doctor exploits", "baseline", "traffic drift", "runs gc", "stage run", "stage engine"}
 )
-"""The others take them from the run, or the model, that they name."""
+"""The verbs that need the settings. The others take them from the run, or the model, that they
+name."""
 WHY = ("--reason", "TEXT")
 
 
 def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -> str:
-    """Write one line for a shell, with the settings of this process, or with `settings`. `verb` is
-    all its words, such as `runs cancel`."""
+    """Write one line for a shell, with the settings of this process, or with `settings`. `verb` may
+    have several words, such as `runs cancel`."""
     words = [*verb.split(), *arguments]
     if settings is not None:
         words += settings
@@ -45,14 +46,14 @@ def command(verb: str, *arguments: str, settings: Sequence[str] | None = None) -
 
 
 def stage(name: str) -> str:
-    """Run a stage again with the same settings: by hand, or by a run where it opens the test
-    examples, which a run alone may do."""
+    """Write the command that runs a stage again with the same settings. For a stage that opens the
+    test examples this is `run`, because only a run may open them."""
     return command("run") if name == "challenger" else command("stage run", name)
 
 
 def toolserver(folder: Path, python: str | None = None, sources: Iterable[str] = ()) -> str:
-    """Serve a recipe's tools by hand. In place of a folder in a run's worktree, which is gone when
-    the message is read, name the clone's own."""
+    """Write the command that serves a recipe's tools by hand. A run's worktree is gone when the
+    message is read, so the clone's own folder is named instead."""
     worktrees = files.state().resolve() / "worktrees"
     if folder.is_relative_to(worktrees):
         folder = worktrees.parent.parent.joinpath(*folder.relative_to(worktrees).parts[1:])
@@ -61,7 +62,7 @@ def toolserver(folder: Path, python: str | None = None, sources: Iterable[str] =
 
 
 def rollback(agent: str) -> str:
-    """Roll back to an earlier champion of this agent."""
+    """Write the command that rolls back to an earlier champion of this agent."""
     return command("rollback", "--model", agent, *WHY)
 
 
@@ -81,7 +82,7 @@ def remember(program: str | None = None, settings: Iterable[str] | None = None) 
 def options(root: Path, params: str | None = None, overrides: Iterable[str] = ()) -> list[str]:
     """Return the options that give these settings again, in any folder of the clone at `root`."""
     file = from_the_top(root, params) if params else None
-    # params.yaml is the default, and in a recipe's folder another file
+    # the default is params.yaml at the top; one in a recipe's folder is another file
     found = ["--params", file] if file and file != "params.yaml" else []
     return [*found, *(word for override in overrides for word in ("--set", override))]
 

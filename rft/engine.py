@@ -1,16 +1,17 @@
-"""Which engine a stage is to run with, as a file of hashes; and the check that it is this one.
+"""Record which engine a stage is to run with, as hashes, and check that it is this one.
 
 A run is reproducible only with the code that made it, and the engine may be installed or a clone.
-So it enters a run as a file, which the stage depends on like on any other:
+So a run has files that describe it, and the stage depends on these like on any other file:
 
-    data/engine/STAGE.json   the modules that the stage can load, each with its SHA-256; and as
-                             `recipe:PATH` what its recipe imports from elsewhere (recipe.sources)
+    data/engine/STAGE.json   the modules that the stage can load, each with its SHA-256. What its
+                             recipe imports from elsewhere (recipe.sources) is named `recipe:PATH`
     data/engine/PINS.json    the installed versions of the packages that decide numbers
 
-The flow writes them when a run begins, and `rft stage engine` for `dvc repro` by hand (tasks/runs/
-engine.py). A change of a module repeats the stages that can load it, and no other: a comment in the
-trainer does not repeat the warm start. A stage hashes what Python really imported before it works
-(`check`). The version of agent-rft is in neither file, or each upgrade would repeat all stages.
+The flow writes them when a run begins (tasks/runs/engine.py). `rft stage engine` writes them for
+`dvc repro` by hand. A change of a module repeats the stages that can load it, and no other: a
+comment in the trainer does not repeat the warm start. Before a stage works, it hashes what Python
+really imported (`check`). The version of agent-rft is in neither file; otherwise each upgrade would
+repeat all stages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from rft.process import ROOT
 FOLDER = "RFT_ENGINE"
 """The environment variable that names the folder of a run's engine (agent_rft.py)."""
 THEIRS, PYTHON = "recipe:", "recipe.python"
-"""What stands before a path of `recipe.sources`; the packages of `recipe.python`, as one hash."""
+"""The prefix of a path of `recipe.sources`; the key of the packages of `recipe.python`, which have
+one hash."""
 DECIDING = (
     "accelerate", "datasketch", "great-expectations", "Jinja2", "jsonschema-rs", "msgspec", "nltk", "numpy", "pandas",
     "peft", "pyarrow", "pyspark", "rapidfuzz", "rouge-score", "safetensors", "scipy", "tokenizers", "torch",
@@ -49,8 +51,7 @@ def pins() -> dict[str, str]:
 
 
 def check(stage: str) -> None:
-    """Raise UserError unless this is the engine, with the packages, that the stage is to run
-    with."""
+    """Raise UserError unless the stage is to run with this engine and these packages."""
     own, packages = (Path(name) for name in needs.engine(stage))
     for path in (own, packages):
         if not path.is_file():
@@ -73,7 +74,8 @@ def check(stage: str) -> None:
 
 
 def changed_modules(hashes: dict[str, str], root: Path, above: Path) -> list[str]:
-    """Return the names of what has other bytes, in the engine at `root` and in the repository."""
+    """Return the names of the files whose bytes have changed, in the engine at `root` and in the
+    repository above."""
 
     def place(name: str) -> Path:
         return above / name.removeprefix(THEIRS) if name.startswith(THEIRS) else root / name
@@ -92,9 +94,9 @@ def _read(path: Path) -> dict[str, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}). Write it anew: {commands.command('stage engine')}") from None
+        raise UserError(f"{path}: not JSON ({error}). Write it again: {commands.command('stage engine')}") from None
     if not isinstance(found, dict):
-        raise UserError(f"{path}: expected names with hashes. Write it anew: {commands.command('stage engine')}")
+        raise UserError(f"{path}: expected names with hashes. Write it again: {commands.command('stage engine')}")
     return found
 
 

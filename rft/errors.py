@@ -22,8 +22,8 @@ LAST_WITH_OLD = "agent-rft at commit af656ea, of November 2026"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End a message about an unknown name, with the nearest known one or with all of them. Nearest
-    is one with a typing error, then one that contains it or is contained in it."""
+    """End a message about an unknown name with the nearest known name, or with all of them. The
+    nearest is one with a typing error, else one that contains the name or is contained in it."""
     name, known = name[:LONGEST_NAME], sorted(map(str, known))  # difflib's time grows with the square
     parts = [one for one in known if _is_part(name, one) or _is_part(one, name)]
     near = (
@@ -52,7 +52,7 @@ class UserError(RftError):
 
 def removed(what: str, remedy: str = "") -> UserError:
     """Return the error for something in a format that no version reads any more."""
-    message = f"{what} has a format from before the first release. The last that reads it is {LAST_WITH_OLD}."
+    message = f"{what} has a format from before the first release. The last version that reads it is {LAST_WITH_OLD}."
     return UserError(f"{message} {remedy}".strip())
 
 

@@ -3,8 +3,8 @@
 A process may be killed, or a disk fill up, at any line. So nothing is written in place. `replacing`
 hands out a temporary name beside the file and renames it when the block has ended well; `publish`
 does the same with a folder, and `kept` with a file that is made once and then read by all. With
-`durable`, the file also survives a power cut: its bytes are on the disk before its name, and its
-name when the call returns.
+`durable`, the file also survives a power cut: its bytes reach the disk before its name, and its
+name before the call returns.
 
 `tree_sha256` hashes a file or folder, and `digest` a JSON value. Two programs may write the same
 value in different bytes, so `digest` hashes the form of RFC 8785, which is the same in every
@@ -40,7 +40,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def state() -> Path:
-    """Return this clone's state folder, which the environment names for a run in its worktree."""
+    """Return this clone's state folder. In a run's worktree the environment names it."""
     return Path(os.environ.get(STATE, ".rft"))
 
 
@@ -70,8 +70,8 @@ def write_text(text: str, path: Path, durable: bool = False) -> None:
 
 
 def kept(path: Path, write: Callable[[Path], object]) -> Path:
-    """Return a file that is made of others, such as an index: `write` makes it if it is not there,
-    whole or not at all, even where two processes make it at once.
+    """Return a file that is made from others, such as an index. `write` makes it if it is missing:
+    whole or not at all, even when two processes make it at once.
 
     Raises InfrastructureError where it cannot be written.
     """

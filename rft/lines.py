@@ -1,8 +1,8 @@
-"""The lines that a stage prints for whoever drives it. They are text, because the driver is another
-process, and a person may read the same terminal.
+"""The lines that a stage prints for the process that drives it. They are text, because the driver
+is another process, and a person may read the same terminal.
 
-    [train] 12/80 steps, reward 0.41   how far the stage is; the time left may follow, and after a
-                                       semicolon how far the step is that has begun
+    [train] 12/80 steps, reward 0.41   how far the stage is. The time left may follow, and after a
+                                       semicolon, how far the current step is
     [train] metrics PATH               where it writes its metrics, which may be followed live
     [train] anything else              for people
 

@@ -1,14 +1,13 @@
-"""List what each stage depends on: sections of params.yaml or keys of them, and files that it
-reads.
+"""List what each stage depends on: parts of params.yaml, and the files that it reads.
 
 The table has two readers. `tasks/dependencies.py` writes it into dvc.yaml, so that DVC runs a stage
 again when any of it changed. `rft/progress.py` hashes it into the name of the stage's work folder,
-so that unfinished work continues under exactly the conditions under which it was left. When each
-had its own list, the lists drifted apart: a baseline that was killed was finished with another
-grader, because DVC knew of the recipe and the folder did not.
+so that unfinished work continues only under the conditions under which it was left. When each
+reader had its own list, the lists drifted apart. A killed baseline was then finished with another
+grader, because DVC's list had the recipe and the other did not.
 
 tests/tasks/test_dependencies.py compares the table with what the code of each stage reads. No stage
-depends on section `run`, which says how long to work, not on what.
+depends on section `run`, which says how long to work, not what to work on.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ RECIPE = "${recipe.path}"
 """Filled in from params.yaml, as DVC does."""
 _CHAMPION = f"{DATA}/champion"
 _ROWS = ("examples.keys", "examples.seed", "examples.train")
-"""How rows are read, and which the exploits are played on."""
+"""How rows are read, and on which of them the exploits are played."""
 _SPLITS = (
     "examples.block",
     "examples.keys",
@@ -43,8 +42,8 @@ _AGENT = (RECIPE, f"{DATA}/model", f"{DATA}/policy", _CHAMPION)
 @dataclass(frozen=True, slots=True)
 class Needs:
     sections: tuple[str, ...]
-    """Or single keys, such as `examples.seed`: a stage that does not open the test examples goes on
-    where only their number changed."""
+    """Sections, or single keys such as `examples.seed`. With single keys, a stage that does not
+    open the test examples is not repeated where only their number changed."""
     files: tuple[str, ...]
     """Files and folders, relative to the agent's folder. Those of the engine, which every stage
     needs, are not among them."""
@@ -56,7 +55,7 @@ def engine(stage: str) -> tuple[str, str]:
 
 
 def leaves(stage: str, *names: str) -> tuple[str, ...]:
-    """Name files of a stage."""
+    """Return the paths of files that a stage leaves."""
     return tuple(f"{DATA}/{stage}/{name}" for name in names)
 
 
@@ -122,7 +121,8 @@ def from_params(stage: str, params: Any) -> tuple[list[Any], list[Path]]:
     found = NEEDS[stage]
     paths = [params.recipe.path if name == RECIPE else name for name in (*found.files, *engine(stage))]
     sections = [attrgetter(name)(params) for name in found.sections]
-    # Two agents that are equal in all else, such as new ones, do not wait for each other's work. By
-    # name, so that `agent` does not become a setting on which DVC lets each stage depend.
+    # The agent's name is part of it, so that two agents that are equal in all else, such as new
+    # ones, do not wait for each other's work. It is not in NEEDS: DVC would let each stage depend
+    # on a setting `agent`.
     named = [agent] if (agent := getattr(params, "agent", None)) else []
     return [*sections, *named], [Path(path) for path in paths]

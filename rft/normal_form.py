@@ -1,7 +1,8 @@
-"""Unicode's normal forms in time proportional to a text, whoever wrote it.
+"""Compute Unicode's normal forms in time proportional to the length of a text.
 
-Python's take time that grows with the square of the accents on one letter: 80 kB of them took six
-seconds. No language writes more than a few, so a letter keeps MOST_ACCENTS.
+Python's own functions take time that grows with the square of the accents on one letter: 80 kB of
+accents took six seconds. No language writes more than a few, so a letter keeps at most
+MOST_ACCENTS.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import unicodedata
 from typing import Literal
 
 MOST_ACCENTS = 30
-"""On one letter: Unicode's Stream-Safe Text Format (UAX 15) allows as many."""
+"""Most accents on one letter. Unicode's Stream-Safe Text Format (UAX 15) allows as many."""
 
 
 def normal(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
@@ -20,7 +21,7 @@ def normal(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
 
 
 def few_accents(text: str) -> str:
-    """Keep as many accents on a letter as any language writes."""
+    """Keep at most MOST_ACCENTS accents on a letter."""
     if text.isascii():
         return text
     accents = "".join(sorted(letter for letter in set(text) if unicodedata.combining(letter)))

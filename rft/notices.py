@@ -1,19 +1,19 @@
-"""Bring one message to those whom `run.notify` names: to a webhook, to a mail server, to both.
+"""Send one message to the webhook and the mail server that `run.notify` names.
 
-Servers that nobody watches are slow, down, or misconfigured, and whoever waits here has a finished
-run in hand. So three rules hold:
+Servers that nobody watches are slow, down or misconfigured, and the run that waits here is finished
+already. So three rules hold:
 
-    bounded      each channel has a thread of its own, and all of them DEADLINE_S seconds, whatever
-                 hangs: a name that does not resolve, a reply that comes byte by byte. What is not
+    bounded      each channel has its own thread, and all of them together have DEADLINE_S seconds,
+                 even if a name does not resolve or a reply comes byte by byte. A thread that is not
                  done by then is left behind, and ends with the process
     repeatable   a failure that may pass (no connection, 5xx, 4xx of SMTP) is tried again after
                  PAUSES_S. Each try carries the same webhook-id or Message-ID, so that a receiver
-                 can drop what it took before, when only the reply was lost
+                 can drop a message that it took before, where only the reply was lost
     harmless     nothing is raised: `deliver` returns for each channel what went wrong, if anything,
                  without secrets
 
-A webhook message is signed as Standard Webhooks say, by the signer of tool requests. `reach` opens
-the same connections as far as possible without sending anything, for `rft doctor`.
+A webhook message is signed as Standard Webhooks say, by the signer of tool requests. For
+`rft doctor`, `reach` opens the same connections as far as it can without sending anything.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from rft.errors import ConfigError
 from rft.wire import headers
 
 DEADLINE_S = 20.0
-"""For all that one message takes, pauses and further tries included."""
+"""Seconds for one message, with its pauses and further tries."""
 TRY_S = 8.0
-"""For one answer of a server."""
+"""Seconds for one answer of a server."""
 PAUSES_S = (0.5, 2.0, 4.0)
-"""Before each further try."""
+"""Seconds before each further try."""
 _GOODBYE_S = 1.0
 _LONGEST = 300
 _PASSES = (408, 429)
@@ -96,7 +96,7 @@ class _Channel(Protocol):
 
 
 class _Failed(Exception):
-    """It was not taken. `passes`: it may be, when it is tried again."""
+    """The message was not taken. `passes`: a further try may succeed."""
 
     def __init__(self, message: str, passes: bool = False) -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ def _all(settings: config.Notify, act: Callable[[_Channel, float], None]) -> lis
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until + 0.1 - time.monotonic()))
-    late = f"no answer within {DEADLINE_S:g} s, so whether it arrived is not known"
+    late = f"no answer within {DEADLINE_S:g} s; it is not known whether it arrived"
     return [found.get(each.setting) or Outcome(each.setting, each.server, late) for each in channels]
 
 
@@ -160,7 +160,7 @@ class _Webhook:
 
     @property
     def server(self) -> str:
-        """The host alone: the rest of the address may be what keeps strangers out."""
+        """Return the host alone: the rest of the address may be what keeps strangers out."""
         try:
             return urlsplit(config.secret(self._section.url)).netloc.rpartition("@")[2] or self._section.url
         except (ConfigError, ValueError):
@@ -181,7 +181,7 @@ class _Webhook:
         except httpx.TransportError as error:
             raise _Failed(f"no connection: {error}", passes=True) from None
         if 300 <= status < 400:
-            raise _Failed(f"HTTP {status}: it is elsewhere now, and redirects are not followed. Set its new address.")
+            raise _Failed(f"HTTP {status}: the webhook has moved, and redirects are not followed. Set its new address.")
         if status >= 400:
             raise _Failed(f"HTTP {status}", passes=status >= 500 or status in _PASSES)
 
@@ -189,7 +189,9 @@ class _Webhook:
         headers.Signer(self._section.signing_secret, f"{self.setting}.signing_secret")
         parts = urlsplit(self._url())
         if (proxy := getproxies().get(parts.scheme)) and not proxy_bypass(parts.hostname or ""):
-            parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")  # no more can be seen from here
+            parts = urlsplit(
+                proxy if "//" in proxy else f"http://{proxy}"
+            )  # behind a proxy, only the connection to it can be seen
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             with socket.create_connection((parts.hostname or "", port), timeout_s) as plain:
@@ -223,7 +225,7 @@ class _Mail:
         with _told_by_smtp(), self._open(timeout_s) as smtp:
             refused = smtp.send_message(message, self._section.from_, self._section.to)
         if refused:
-            raise _Failed(f"the server took it for the others, but {_refusals(refused)}")
+            raise _Failed(f"the server accepted the message for the other recipients, but {_refusals(refused)}")
 
     def reach(self, timeout_s: float) -> None:
         with _told_by_smtp(), self._open(timeout_s) as smtp:
@@ -244,7 +246,7 @@ class _Mail:
                 opened.login(user, password)
             yield opened
         finally:
-            with suppress(OSError):  # the message was taken, or was not, whatever the goodbye
+            with suppress(OSError):  # the goodbye does not change whether the message was taken
                 if opened.sock:
                     opened.sock.settimeout(_GOODBYE_S)
                     opened.quit()
@@ -255,7 +257,8 @@ class _Mail:
         message["Subject"] = " ".join(notice.subject.split())
         message["From"], message["To"] = section.from_, ", ".join(section.to)
         message["Date"] = format_datetime(notice.time)
-        # not email.utils.make_msgid: a further try has the same, and this machine's name stays here
+        # not email.utils.make_msgid: a further try needs the same id, and this machine's name must
+        # stay here
         message["Message-ID"] = f"<{uuid.uuid5(uuid.NAMESPACE_OID, notice.key)}@{section.from_.rpartition('@')[2]}>"
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(notice.text)
@@ -264,7 +267,7 @@ class _Mail:
 
 @contextmanager
 def _told_by_smtp() -> Iterator[None]:
-    """Say what smtplib raises in the server's words, and whether it may pass."""
+    """Turn what smtplib raises into the server's words, and say whether the failure may pass."""
     try:
         yield
     except smtplib.SMTPRecipientsRefused as error:
@@ -273,7 +276,7 @@ def _told_by_smtp() -> Iterator[None]:
     except smtplib.SMTPResponseException as error:
         message = f"the server said {error.smtp_code} {_text(error.smtp_error)}"
         raise _Failed(message, passes=400 <= error.smtp_code < 500 or error.smtp_code < 0) from None
-    except smtplib.SMTPServerDisconnected as error:  # smtplib's word for a time-out too
+    except smtplib.SMTPServerDisconnected as error:  # smtplib raises this for a time-out too
         late = "timed out" in str(error)
         raise _Failed("no answer in time" if late else "the server closed the connection", passes=True) from None
     except smtplib.SMTPNotSupportedError as error:

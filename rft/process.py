@@ -1,16 +1,16 @@
-"""Start child processes that import our packages, end with their parent, and leave their last
-words.
+"""Start child processes that import our packages, end with their parent and explain their death.
 
-A stage, a tool server, a tool worker and a follower of the trainer each run for one parent. One
-that outlived it would write into the next run. So each asks the kernel to kill it with its parent
-(`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two processes
-also end in other ways. A follower of the trainer reads a pipe, which its leader closes to stop it.
-A scheduled run is interrupted, not killed, so that its end is recorded (tasks/runs/clone.py).
+A stage, a tool server, a tool worker and a follower of the trainer each run for one parent. A child
+that outlived its parent would write into the next run. So each asks the kernel to kill it with its
+parent (`die_with`), or, where it cannot import this module, begins with `DIES_WITH_PARENT`. Two
+processes also end in other ways. A follower of the trainer reads a pipe, which its leader closes to
+stop it. A scheduled run is interrupted, not killed, so that its end is recorded
+(tasks/runs/clone.py).
 
 `module_command` starts a module of ours by way of agent_rft.py, so that neither the current folder
 nor the user's PYTHONPATH is on its import path.
 
-A child's output goes to a file without a name. If the child dies, the end of it is shown.
+A child's output goes to a file without a name. If the child dies, the end of that file is shown.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def die_with(parent: int | None = None) -> None:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Compose the command that runs a module of the engine, or of what lies beside it, as
+    """Compose the command that runs a module of the engine, or of a package beside it, as
     `python -m` would."""
     return [sys.executable, "-P", "-s", str(ROOT / "agent_rft.py"), module, *arguments]
 

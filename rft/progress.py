@@ -1,20 +1,19 @@
-"""Keep a stage's work until its files are safe: so a killed stage continues, and finished work is
-never computed twice.
+"""Keep a stage's work until its files are safe, so that nothing is computed twice.
 
     progress.once("baseline", params, measure)    measure(work, stage_folder) works in the folder
                                                   `work`, and builds in `stage_folder` what the
                                                   stage leaves
 
 `work` is `.rft/progress/STAGE-KEY`, outside `data/STAGE`, because DVC empties that before the stage
-runs. The key is a hash of all that the stage depends on: its sections and input files
-(rft/needs.py), those of the engine and its packages among them. So work continues only under the
+runs. The key is a hash of all that the stage depends on: its sections and its input files
+(rft/needs.py), including those of the engine and its packages. So work continues only under the
 conditions under which it was left.
 
 The stage's files are safe once DVC has hashed them, moved them into its cache and written dvc.lock,
-after the stage has ended. A kill before that empties the stage's folder and starts the stage again.
-So the stage builds its files in the work folder, marks the folder complete, and only then copies
-the files out. If the stage starts again and finds a complete folder, it copies them out again and
-computes nothing:
+after the stage has ended. After a kill before that, the next start empties the stage's folder and
+runs the stage again. So the stage builds its files in the work folder, marks the folder complete,
+and only then copies the files out. If the stage starts again and finds a complete folder, it copies
+them out again and computes nothing:
 
     work.json       who works here: stage, process, run; and all runs that ever did
     shelf/          all that the stage leaves, whole
@@ -22,15 +21,15 @@ computes nothing:
                     the folder (checkpoints, rollouts) is deleted
 
 `tasks` deletes the folder (`forget`) when DVC has returned 0. Nobody does so when a stage is
-started by hand (`dvc repro`, `python -m rft STAGE`); instead, such a stage clears complete folders
-older than a week in which no run worked. `works` lists all folders for `rft runs gc`, which knows
-whether a run will continue with one.
+started by hand (`dvc repro`, `python -m rft STAGE`). So such a stage itself clears complete folders
+in which no run worked and that are older than a week. `works` lists all folders for `rft runs gc`,
+which knows whether a run will continue with one.
 
 A stage holds its folder by a lock (flock) that ends with its process. So a second process is
 refused there, and a live folder is never deleted.
 
-`print_line` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py);
-`within` tells how far a long step is.
+`print_line` prints a stage's lines, and `Reporter` those that become bars (rft/lines.py); `within`
+says how far a long step is.
 """
 
 from __future__ import annotations
@@ -193,8 +192,8 @@ def _lock(work: Path, make: bool = False) -> int | None:
 
 
 def _runs(who: dict[str, Any]) -> list[str]:
-    """List the runs that worked in a folder, the latest last. An earlier engine recorded only
-    that."""
+    """List the runs that worked in a folder, the latest last. An earlier engine recorded only the
+    latest."""
     found = who.get("runs", [who.get("run")])
     return [name for name in found if name and isinstance(name, str)] if isinstance(found, list) else []
 
@@ -278,7 +277,8 @@ def _folders(place: Path | None) -> list[Path]:
 
 
 def _is_live(path: Path) -> bool:
-    """Try the lock of whoever works there. A process that starts at this moment tries again."""
+    """Try the lock of the process that may work there. One that starts at this moment tries
+    again."""
     if (handle := _lock(path)) is None:
         return True
     os.close(handle)
@@ -318,22 +318,22 @@ def _now() -> str:
 A_STEP_S = 2.0
 """Seconds between two lines about the same step."""
 PACE_S, FEWEST_STEPS = 60.0, 3
-"""The pace is that of so many seconds, and of two steps at least."""
+"""The pace is measured over so many seconds, and over two steps at least."""
 EVIDENCE_S = 10.0
-"""Seconds of finished steps before a time left is told."""
+"""Seconds of finished steps before the time left is shown."""
 _reporters: dict[str, Reporter] = {}
 
 
 class Reporter:
-    """Prints progress lines, at most four per second, and always the last one. Once steps took a
-    while, a line ends with the time left at the pace of the last minute, or of the last steps if
-    they are longer; and says so when other work holds them up.
+    """Prints progress lines, at most four per second, and always the last one. After some seconds,
+    a line ends with the time left, at the pace of the last minute, or of the last two steps if
+    these took longer. It also says when other work slows them.
     """
 
     def __init__(self, stage: str, total: int):
         self.stage, self.total, self._last = stage, total, 0.0
         self._done, self._message = 0, ""
-        self._pace: deque[tuple[float, int]] = deque()  # when how much was done
+        self._pace: deque[tuple[float, int]] = deque()  # the time, and how much was done by then
         _reporters[stage] = self
 
     def __call__(self, done: int, message: str) -> None:
@@ -346,7 +346,7 @@ class Reporter:
             self._print_line(now, f"{message}{self._left()}")
 
     def within(self, message: str) -> None:
-        """Tell how far the step is that has begun, beside what was told of the last one."""
+        """Say how far the current step is, after what was said of the last finished one."""
         now = time.monotonic()
         if self._done < self.total and now - self._last >= A_STEP_S:
             self._print_line(now, "; ".join(part for part in (self._message + self._left(), message) if part))
@@ -366,7 +366,7 @@ class Reporter:
 
 
 def within(stage: str, message: str) -> None:
-    """Tell how far the stage's present step is, if the stage counts steps."""
+    """Say how far the stage's current step is, if the stage counts steps."""
     if (reporter := _reporters.get(stage)) is not None:
         reporter.within(message)
 

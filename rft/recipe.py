@@ -1,29 +1,30 @@
-"""A recipe is one example agent in a folder: what a user copies to bring their own. This module
-alone loads one, by path.
+"""Load a recipe: one example agent in a folder, which users copy to bring their own.
 
     examples.py         Options, a pydantic model, and
                         examples(options, split, count, seed) -> a list of rows: `Example`s, dicts,
                             or the lines of your own JSONL file (`lines(path)`)
                         optional:
                         examples(..., block=0): the recipe offers blocks. Block 1 of the test split
-                            holds other examples than block 0, which have nothing in common with it
-                            that must be generalized over; train and validation know block 0 only
+                            holds other examples than block 0, and shares nothing with it that an
+                            agent must generalize over; train and validation have block 0 only
                         from_traffic(options, conversation) -> Example | None, for graded traffic
-                        features(messages) -> dict[str, str | list[str]], categories in which drift
-                            is watched, such as the mix of chapters
+                        features(messages) -> dict[str, str | list[str]], categories that are
+                            watched for drift, such as the mix of chapters
                         answer(target) -> str | None, a target as a final answer; None where a
-                            target is not an answer, such as a number to reach: it is then not
-                            graded
+                            target is not an answer, such as a number to reach. Such a target is
+                            not graded
                         turns(options, example, target) -> list[str], the assistant messages that
-                            reach a target, calls included, where the work is done by calls and a
-                            final answer alone is worth nothing: a game, a mailbox, a repository
+                            reach a target, with their calls. It is for work that is done by calls,
+                            where a final answer alone earns nothing: a game, a mailbox, a
+                            repository
                         exploit_values(options, example) -> dict, for exploits.jsonl
     tools.py            TOOLS, a list of typed Python functions; optionally grade(sample, item) ->
                         dict. `rft.tools.server` serves both over HTTP in a process of its own.
-                        Optionally setup(rollout) and teardown(rollout): what is kept for each
-                        rollout, for tools and a grade that take `rollout` (rft/tools/states.py)
-                        Optionally verify(messages, sample) -> float, by which the best of several
-                        rollouts is served (policy.serve); it is given no target
+                        Optionally setup(rollout) and teardown(rollout), which make and end the
+                        state of a rollout, for tools and a grade that take `rollout`
+                        (rft/tools/states.py). Optionally verify(messages, sample) -> float, which
+                        chooses the best of several rollouts to serve (policy.serve); it does not
+                        get the target
     grader.json         one grader, of any type (rft/config/graders.py); {tool_server} in an
                         endpoint's url is the server that the stage started
     prompts.json        optional: the seed prompt, and instructions and settings for the prompt
@@ -32,10 +33,10 @@ alone loads one, by path.
                         engine's own are played (rft/grading/preflight.py)
     smoke.jsonl         optional: rows that the agent must be able to play before it is promoted
                         (rft/smoke.py); without it, the first validation examples
-    demonstrations.py   only for a warm start, as the embedded policy always has one:
-                        demonstrations(options, count, seed) -> Iterator[list[Message]];
-                        optionally vocabulary(options) -> list[str], strings that become single
-                        tokens of the embedded policy
+    demonstrations.py   only for a warm start, which the embedded policy always has:
+                        demonstrations(options, count, seed) -> Iterator[list[Message]]; optionally
+                        vocabulary(options) -> list[str], strings that become single tokens of the
+                        embedded policy
     simulator.py        optional: write_window(...), invented traffic for a demonstration
     params.yaml         the template of a run's configuration
 
@@ -107,7 +108,7 @@ class Recipe:
     python: str | None = None
     """The interpreter under which tools.py runs; None: this one (rft/tools/interpreter.py)."""
     sources: tuple[str, ...] = ()
-    """What it imports from outside of its folder (rft/sources.py)."""
+    """What it imports from outside its folder (rft/sources.py)."""
 
     @property
     def name(self) -> str:
@@ -119,8 +120,8 @@ class Recipe:
         return "block" in inspect.signature(self._module("examples").examples).parameters
 
     def examples(self, split: Split, count: int, seed: int, block: int = 0) -> list[Example]:
-        """Make the examples of a split, for test those of one block. Raises UserError naming the
-        place of a bad row."""
+        """Make the examples of a split; of the test split, those of one block. Raises UserError
+        naming the place of a bad row."""
         more = {"block": block} if self.offers_blocks else {}
         given = self._module("examples").examples(self.options, split, count, seed, **more)
         where = f"{self.folder}/examples.py: {split} example"
@@ -172,7 +173,7 @@ class Recipe:
         return function(self.options, example) if function else {}
 
     def answer(self, target: Any) -> str | None:
-        """Write a target as a final answer. None: it is none, and none is known."""
+        """Write a target as a final answer. None: it is not an answer, and none is known."""
         function = getattr(self._module("examples"), "answer", None)
         if function is not None:
             return function(target)
@@ -224,7 +225,7 @@ class Recipe:
 
     @property
     def verify(self) -> Callable[..., Any] | None:
-        """Return the recipe's own function that says which of several rollouts to serve."""
+        """Return the recipe's own function that chooses which of several rollouts to serve."""
         return getattr(self._module("tools"), "verify", None)
 
     @property
@@ -295,7 +296,7 @@ def load(section: config.Recipe, keys: config.Keys | None = None) -> Recipe:
         if section.python is None:
             raise
         what = "examples.py is loaded here too, not under recipe.python alone"
-        raise UserError(f"{error} ({what}: it must import neither tools.py nor what is only there.)") from None
+        raise UserError(f"{error} ({what}: it must import neither tools.py nor packages missing here.)") from None
     model = getattr(module, "Options", None)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         remedy = "Write `class Options(BaseModel)` with extra='forbid'."
@@ -323,13 +324,13 @@ def _imported(folder: Path, stem: str) -> types.ModuleType:
     except RftError:
         raise
     except Exception as error:
-        if isinstance(error, SyntaxError) and error.lineno:  # null bytes have none
+        if isinstance(error, SyntaxError) and error.lineno:  # a file with null bytes has no line
             raise UserError(f"{error.filename}: line {error.lineno}: {error.msg}. Fix that line.") from None
         theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
         where = f"{theirs[-1].filename}: line {theirs[-1].lineno}" if theirs else str(folder / f"{stem}.py")
         what = f"{type(error).__name__}: {error}"
         lacks = isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(_PACKAGE)
-        remedy = "Install what has it." if lacks else "Fix it there."
+        remedy = "Install the package that has it." if lacks else "Fix it there."
         blame = InfrastructureError if isinstance(error, ConnectionError | TimeoutError) else UserError
         raise blame(f"{where}: raised {what} when it was imported. {remedy}") from error
 

@@ -1,13 +1,13 @@
 """Read the user's own rows, and keep them byte for byte.
 
-A data set for reinforcement fine-tuning is JSON lines with the keys of whoever wrote it. Tools and
-graders were written for those rows, so they get a row untouched: numbers, order of keys, and keys
-that mean nothing to us. (Rebuilt from four fields of ours, a row made a published grader silently
-answer 0.25 where 0.68 was right.) Only `messages` is required; a row may have `tools` and
-`response_format`. The rest is read by the keys in `examples.keys` of params.yaml:
+A data set for reinforcement fine-tuning is JSON lines, with keys that its author chose. Tools and
+graders were written for those rows, so they get a row untouched: its numbers, the order of its
+keys, and keys that mean nothing to us. (A row that we rebuilt from four fields made a published
+grader silently answer 0.25 where 0.68 was right.) Only `messages` is required; a row may have
+`tools` and `response_format`. The rest is read by the keys in `examples.keys` of params.yaml:
 
     id        a text or whole number. The id of a row without one is the SHA-256 of its line
-    target    any JSON; without one, the preflight cannot measure that targets pass, and says so
+    target    any JSON; without one, the preflight cannot measure whether targets pass, and says so
     slice     a text, number or truth value
 
     lines(path)                   the rows of a file as they are, each with its place: what a
@@ -32,7 +32,7 @@ from rft.errors import ConfigError, UserError, did_you_mean
 from rft.types import Example, Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_WHITESPACE = " \t\r\n"  # JSON's own, which around an object is not part of it
+_WHITESPACE = " \t\r\n"  # JSON's own, which is not part of the object that it surrounds
 _CONVENTION = config.Keys(id="id", target="target", slice="metadata.slice")
 _ABSENT = object()
 
@@ -71,8 +71,8 @@ def split(path: Path, content: bytes, remedy: str) -> list[Line]:
 
 
 def line_of(row: Given, where: str, keys: config.Keys | None = None) -> Line:
-    """Write a row as a line. `where` is the place of a row that does not know its own. `keys`: by
-    which it will be read."""
+    """Write a row as a line. `where` is the place of a row that does not know its own. `keys`:
+    those by which it will be read."""
     if isinstance(row, Line):
         return row
     if isinstance(row, Example):
@@ -87,8 +87,8 @@ def line_of(row: Given, where: str, keys: config.Keys | None = None) -> Line:
 
 
 def _under(keys: config.Keys, example: Example) -> str:
-    """Return the row with its id, target and slice also under the user's keys, where it was made
-    from these fields: one that from_traffic makes is read like those of a file."""
+    """Return the row. If it was made from our fields, its id, target and slice are also under the
+    user's keys. So a row that from_traffic makes is read like one of a file."""
     row, named = example.row(), {keys.id: example.id, keys.target: example.target, keys.slice: example.slice}
     missing = {
         path: value
@@ -108,7 +108,7 @@ def _put(row: dict[str, Any], path: str, value: Any) -> None:
     place = row
     for part in parts:
         inner = place.setdefault(part, {})
-        if not isinstance(inner, dict):  # something else stands there: the path as one key
+        if not isinstance(inner, dict):  # another value is there: take the path as one key
             row[path] = value
             return
         place = inner
@@ -164,7 +164,7 @@ def sha256(some: Iterable[Example]) -> str:
 
 
 def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
-    """Raises ConfigError for a key of `examples.keys` that no row has."""
+    """Raise ConfigError for a key of `examples.keys` that no row has."""
     parsed = [row.row() for row in rows]
     for word, path in keys.model_dump(exclude_none=True).items():
         if not parsed or any(has(row, path) for row in parsed):
@@ -174,8 +174,8 @@ def check_named(rows: Sequence[Example], keys: config.Keys, where: str) -> None:
 
 
 def check_graded(rows: Sequence[Example], grader: graders.Grader, where: str) -> None:
-    """Raises ConfigError for a template of the grader to which no row has anything. Without one
-    that would be found after as many rollouts as are sampled at once, and taken for an outage."""
+    """Raise ConfigError for a template of the grader that no row can fill. Without this check, the
+    first rollouts would all fail on it, which would be taken for an outage."""
     parsed = [row.row() for row in rows]
     for place in (place for text in grader.texts for place in Template.read(text).places):
         if place.namespace != "item" or not parsed or any(place.is_in({"item": row}) for row in parsed):

@@ -25,7 +25,7 @@ class Scale:
     low: float
     high: float
     pass_threshold: float
-    """Scores from here on have passed."""
+    """The lowest score that has passed."""
     chance: float
     """Mean score of answers without any work."""
 
@@ -35,7 +35,8 @@ class Scale:
 
     @property
     def exploit_limit(self) -> float:
-        """The highest mean score of a refused exploit. The policy would learn one with more."""
+        """The highest mean score of a refused exploit. The policy would learn an exploit that earns
+        more."""
         return self.chance + MAX_EXPLOITED * self.width
 
     @property
@@ -47,7 +48,7 @@ class Scale:
         """Return `exploit_limit` for the mean of these scores. With a declared chance, add LUCK
         standard errors.
 
-        Each end of the range counts as one more score, so that a few equal ones do not look
+        Each end of the range counts as one more score, so that a few equal scores do not look
         certain.
         """
         if not self.has_chance:
@@ -55,7 +56,8 @@ class Scale:
         return self.exploit_limit + LUCK * statistics.stdev([*scores, *self.ends]) / math.sqrt(len(scores))
 
     def can_refuse(self, num: int) -> bool:
-        """Whether `num` scores are enough to refuse an exploit that always earns the highest."""
+        """Whether `num` scores are enough to tell that an exploit earns too much, if it always
+        earns the highest score."""
         return self.limit_over([self.high] * num) < self.high
 
     @property

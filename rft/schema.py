@@ -1,9 +1,10 @@
-"""JSON schemas that others wrote: a tool's, an MCP server's, a format of answers.
+"""Compile JSON schemas that others wrote: a tool's, an MCP server's, a format of answers.
 
-jsonschema-rs reads them, because of what tools bring and policies write. It knows the regular
-expressions that JSON Schema means (ECMA-262: `\\p{L}`, `(?<year>...)`), and each draft that
-`$schema` names. It matches in linear time; a pattern that looks around or back needs backtracking
-and gets a bounded number of steps. It resolves each `$ref` beforehand, and nothing is fetched.
+jsonschema-rs reads them, because tools may bring any schema and policies may write any text. It
+knows the regular expressions that JSON Schema means (ECMA-262: `\\p{L}`, `(?<year>...)`), and each
+draft that `$schema` names. It matches in linear time; a pattern with look-around or back-references
+needs backtracking and gets a bounded number of steps. It resolves each `$ref` beforehand, and
+nothing is fetched.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import Any, NoReturn
 from jsonschema_rs import FancyRegexOptions, RegexOptions, ValidationError, Validator, validator_for
 
 MAX_STEPS = 100_000
-"""Of backtracking, for one pattern on one text: milliseconds. What needs more does not match."""
+"""Steps of backtracking for one pattern on one text: milliseconds. What needs more does not
+match."""
 MAX_SHOWN_CHARS = 200
 
 
 def compiled(schema: dict[str, Any]) -> Validator:
-    """Compile a schema. Raises ValueError, saying where and why, for one that is none."""
+    """Compile a schema. Raises ValueError, saying where and why, for one that is not valid."""
     try:
         return validator_for(schema, pattern_options=RegexOptions(), retriever=_refuse_to_fetch)
     except ValidationError:
-        pass  # a pattern may look around or back
+        pass  # a pattern may have look-around or back-references
     try:
         return validator_for(schema, pattern_options=FancyRegexOptions(MAX_STEPS), retriever=_refuse_to_fetch)
     except ValidationError as error:

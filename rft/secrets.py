@@ -6,8 +6,8 @@ proxy may quote them in an error page. From there they would reach the policy's 
 log, a report, and with it a Git revision that is kept forever. There are two redactions.
 
     Secrets     replaces what was sent to one server by `[secret]` in all that comes back from it,
-                as bytes, before anything is parsed. It also holds literal values, which only the
-                header's name (`names_a_secret`) marks as secret
+                as bytes, before anything is parsed. It also knows values that settings hold
+                literally: the header's name (`names_a_secret`) tells that they are secret
     the rest    one registry per process, for every other text: `[secret NAME]`
 
         config.parse, config.secret    add the value of each variable that a file of ours names;
@@ -18,9 +18,9 @@ log, a report, and with it a Git revision that is kept forever. There are two re
                                        tracebacks of bugs
 
 The registry knows a value in the forms in which programs repeat it: as it is, without its scheme
-(`Bearer`), URL-encoded, in base64 of any alignment, in hexadecimal digits, escaped for JSON or
-HTML. It does not know one that was cut in half, reversed or encrypted. Numbers are not text and
-stay. Without secrets, each function returns the very object that it was given.
+(`Bearer`), URL-encoded, or escaped for JSON or HTML. It also knows base64 of any alignment, and
+hexadecimal digits. It does not know a value that was cut in half, reversed or encrypted. Numbers
+are not text and stay. Without secrets, each function returns the very object that it was given.
 
 The standard library has a `secrets` too. Our imports are absolute: `import secrets` means that one.
 """
@@ -50,7 +50,7 @@ _forms: dict[str, str] = {}
 
 def add(name: str, value: str) -> None:
     """Write `value` as `[secret NAME]` from now on. A name has one value, the latest. Raises
-    ValueError for one that is too short."""
+    ValueError for a value that is too short."""
     global _forms
     if _values.get(name) == value:
         return
@@ -73,7 +73,7 @@ def holds(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Replace each registered secret. Idempotent: the marks that stand in `text` already stay."""
+    """Replace each registered secret. Idempotent: marks that are already in `text` stay."""
     # searching by `in` for each of some thirty forms is faster than one pattern of all: 1 MB takes
     # 8 ms, 500 letters 2 us
     forms = _forms
@@ -99,8 +99,8 @@ def redact_json(value: Any) -> Any:
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """Do what json.dumps does, without secrets. Searching the result is enough, because each form
-    is also known as JSON escapes it."""
+    """Do what json.dumps does, without secrets. Searching the result is enough, because the
+    registry also holds each form as JSON escapes it."""
     result = json.dumps(value, **options)
     return json.dumps(redact_json(value), **options) if holds(result) else result
 
@@ -110,7 +110,7 @@ class Secrets:
     """Redacts its values in what a server sent."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        # "Bearer <key>": the key alone too
+        # both "Bearer <key>" and the key alone
         parts = {part for value in values for part in (value, value.partition(" ")[2])}
         self._values = sorted((part for part in parts if len(part) >= MIN_CHARS), key=len, reverse=True)
 
@@ -134,7 +134,7 @@ _IS_A_KEY = re.compile(r"(?i)(bearer|basic) +\S|whsec_|sk-\w")
 
 
 def variables(value: Any) -> Iterator[str]:
-    """Yield NAME of each `env:NAME` in it."""
+    """Yield NAME of each `env:NAME` in a value."""
     if isinstance(value, str) and (found := VARIABLE.fullmatch(value)):
         yield found[1]
     elif isinstance(value, dict | list | tuple):
@@ -182,8 +182,8 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[str]:
-    """Yield it in both alphabets, whole and as a part of a longer text, whose beginning shifts it
-    by 0, 1 or 2 bytes."""
+    """Yield a value in both alphabets of base64. Inside a longer text, the bytes before the value
+    shift it by 0, 1 or 2 bytes."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode()
         for shift in range(3):

@@ -3,16 +3,16 @@
     python -m rft.smoke RESULT --start-s S      in a folder that holds the agent as a stage finds it
 
 The gate judged how good the agent is. Weeks may have passed since: a tool server moved, a judge's
-key expired, the policy's server is another one. So the agent plays the first validation
-examples, or those of the recipe's `smoke.jsonl`, one rollout each, with its real tools and its real
-grader. It passes when each of them got a grade, whichever, and when at least one turn could be
-read. No outage is waited out: a person waits for the answer and can ask again. Where answers are
-made of several rollouts (policy.serve), it still plays single ones: whether the agent works does
-not depend on how many are asked.
+key expired, the policy's server is another one. So the agent plays the first validation examples,
+or those of the recipe's `smoke.jsonl`, one rollout each, with its real tools and its real grader.
+It passes when each example got a grade, however low, and at least one turn could be read. It does
+not wait for an outage to end: a person waits for the answer and can ask again. Where an answer is
+chosen from several rollouts (policy.serve), it still plays one: whether the agent works does not
+depend on their number.
 
-Each rollout has the deadlines of its settings. For what has none, such as a recipe that never ends
-its import, there is an alarm clock: the kernel ends this process when loading took longer than
-`--start-s`, or the rollouts longer than all of theirs together. RESULT is a file, a `Smoke`.
+Each rollout has the deadlines of its settings. Other work has none, such as the import of a recipe.
+So the kernel ends this process when loading takes longer than `--start-s`, or when the rollouts
+take longer than all their deadlines together. RESULT is a file, a `Smoke`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DAMAGED = "If it happens again, the weights are damaged: see how the training w
 
 
 class Smoke(Report):
-    """What a smoke test that passed has seen."""
+    """What a passed smoke test has seen."""
 
     source: str
     """The file of the examples."""
@@ -110,7 +110,7 @@ def of_recipe(params: config.Params) -> list[Example] | None:
     path = Path(params.recipe.path) / OWN
     if not path.exists():
         return None
-    remedy = f"A row of {OWN} is written like one of data/examples. Fix it; what is promoted has it from its run."
+    remedy = f"A row of {OWN} is written like one of data/examples. Fix it and start a new run."
     return stage_files.load_examples("validation", path, params.examples.keys, remedy)
 
 
@@ -135,7 +135,7 @@ def _policy(runner: RolloutRunner) -> Policy:
 
 
 def _reach(runner: RolloutRunner) -> str:
-    """End a message about a policy on a server, which this clone need not reach."""
+    """End a message about a policy on a server, which this clone may not reach."""
     server = runner.params.policy.server
     if server is None:
         return ""
@@ -158,7 +158,7 @@ def _played(runner: RolloutRunner, policy: Policy, ours: Recipe, examples: list[
     for example in examples:
         try:
             trajectory = runner.converse(policy, Request(example, 0), conditions, graded=True)
-        except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # torch's, over weights of NaN
+        except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:  # torch's, for weights of NaN
             why = f"{type(error).__name__}: {error}"
             raise InfrastructureError(f"example {example.id} could not be played ({why}). {_DAMAGED}") from error
         if trajectory.grade.score is None:

@@ -1,11 +1,11 @@
-"""Let a recipe import files of its repository that lie outside of its folder (recipe.sources).
+"""Let a recipe import files of its repository that lie outside its folder (recipe.sources).
 
     sources: [src/refunds]      `import refunds`, a package, or a folder of modules
     sources: [lib/money.py]     `import money`
 
-Each name is found where the run has it: in the run's worktree, as it was committed or edited when
-the run began, and not where an interpreter has the same package installed. A finder knows these
-names alone, so that nothing else which lies beside them hides a package.
+Each name is found in the run's worktree, as it was committed or edited when the run began. It is
+not taken from an interpreter that has the same package installed. The finder knows these names
+alone, so no other file beside them hides a package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from types import ModuleType
 from rft.errors import UserError
 
 MARK = ".rft-top"
-"""Marks the top of a tree that Git does not know: that of a revision, laid out to be used."""
+"""Marks the top of a tree that is not a Git repository: the files of a revision, written out for
+use."""
 SKIPPED = frozenset({"__pycache__"})
 
 
@@ -40,7 +41,7 @@ def listed(paths: Iterable[str], above: Path) -> dict[str, Path]:
         if not place.is_relative_to(above) or place == above:
             raise UserError(f"recipe.sources: {source!r} is not a file or folder below the top, {above}. Name one.")
         if not place.exists():
-            raise UserError(f"recipe.sources: {source!r}: there is none in {above}. Name what is there, from the top.")
+            raise UserError(f"recipe.sources: {source!r}: there is none in {above}. Name a path that exists there.")
         inside = sorted(place.rglob("*")) if place.is_dir() else [place]
         found |= {
             path.relative_to(above).as_posix(): path
@@ -63,7 +64,7 @@ class Finder(MetaPathFinder):
 
 
 def place(paths: Iterable[str], above: Path) -> None:
-    """Let the modules of these sources be imported, and those of earlier calls no more."""
+    """Make the modules of these sources importable, and those of earlier calls no longer."""
     listed(paths, above)
     names = dict(name for source in paths for name in _names((above / source).resolve()))
     for finder in [each for each in sys.meta_path if isinstance(each, Finder)]:

@@ -6,7 +6,7 @@ path. rft/needs.py lists the files that a stage depends on.
 
     data/champion/champion.json    the champion: prompt, weights, version. Written by a promotion
                                    (tasks/promotion/champions.py), read by every stage
-    data/registration/             which look at the test set it is, written by
+    data/registration/             says which look at the test set this is. Written by
                                    tasks/promotion/registration.py
     data/model/model.json          the bytes of a given base model, written by the flow
                                    (rft/models/source.py)
@@ -47,11 +47,11 @@ REPORTS: dict[type[reports.Report], Path] = {
     reports.Decision: DATA / "gate/decision.json",
     reports.PromotionRequest: DATA / "gate/request.json",
 }
-"""The kinds of report that a run has one of, each with its file."""
+"""The kinds of report of which a run has one each, with their files."""
 SNAPSHOT = DATA / "window"
 """The window's snapshot (rft/traffic/schema.py), made by the flow when a run begins."""
 CONVERSATIONS = DATA / "traffic/conversations"
-"""The same, kept with what was made of it."""
+"""The same snapshot, kept with what was made from it."""
 REFERENCES = DATA / "traffic/references"
 """Profiles that the window is compared with, besides the reference."""
 REFERENCE_PROFILE = DATA / "traffic/reference_profile.json"
@@ -76,7 +76,8 @@ def folder(stage: str) -> Path:
 
 
 def timing(stage: str) -> Path:
-    """Name the file of the stage's wall times, apart so that reports of equal runs are equal."""
+    """Name the file of the stage's wall times. They are not in the report, so that equal runs have
+    equal reports."""
     return DATA / stage / "timing.json"
 
 
@@ -109,13 +110,14 @@ def write(report: reports.Report) -> None:
 
 
 def champion() -> reports.Champion:
-    """Read what is served now: before any promotion version 1, the base policy and seed prompt."""
+    """Read what is served now. Before any promotion it is version 1: the base policy and the seed
+    prompt."""
     return read(reports.Champion) if path(reports.Champion).exists() else reports.Champion()
 
 
 def model() -> reports.Model:
-    """Read what the flow found of the given base model. A run of a version that pinned no bytes has
-    none."""
+    """Read what the flow found about the given base model. The report is empty for a run of an
+    earlier version, which did not pin the model's bytes."""
     return read(reports.Model) if path(reports.Model).exists() else reports.Model()
 
 
@@ -126,8 +128,8 @@ _TWICE = "Remove one, or give each row an id of its own: under `id`, or under th
 def load_examples(
     split: Split, file: Path | None = None, keys: config.Keys | None = None, remedy: str | None = None
 ) -> list[Example]:
-    """Read a split, from its file unless `file` says otherwise. `remedy`: of a file that no stage
-    writes.
+    """Read a split, from its file unless `file` says otherwise. `remedy`: what to do about a file
+    that no stage writes.
 
     Raises UserError naming file and line for a row that is cut off, has no messages, does not end
     with the user, or repeats an id.
@@ -155,8 +157,8 @@ def load_examples(
 
 
 def write_imitated(dialogues: dict[str, list[Message]], left_out: dict[str, int]) -> None:
-    """Write the dialogues that supervised training may imitate, by id, and how many of their source
-    were left out, by reason."""
+    """Write the dialogues that supervised training may imitate, by id, and how many others were
+    left out, by reason."""
     reports.write_json({"left_out": left_out, "dialogues": dialogues}, IMITATED)
 
 

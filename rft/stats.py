@@ -1,9 +1,9 @@
-"""Compute intervals for means, paired gains, quantiles and ratios over examples with several
-rollouts each.
+"""Compute intervals over examples with several rollouts each.
 
-A gate that trusts a number without an interval promotes noise. Ours come from a seeded bootstrap on
-numpy alone. The data have two levels: examples, which differ in difficulty, and rollouts of one
-example, which differ because the policy samples. These rules hold throughout:
+The intervals are of means, paired gains, quantiles and ratios. A gate that trusts a number without
+an interval promotes noise. Ours come from a seeded bootstrap on numpy alone. The data have two
+levels: examples, which differ in difficulty, and rollouts of one example, which differ because the
+policy samples. These rules hold throughout:
 
 - *None is unscored*, not zero: it is left out, and an example without any score is dropped (`n`
   counts those that are left).
@@ -12,10 +12,10 @@ example, which differ because the policy samples. These rules hold throughout:
   naively, that counts the rollouts' noise twice, because an example's observed mean already holds
   it. So the spread between examples is shrunk by what the second level adds (Davison and Hinkley
   1997, section 3.8). For quantiles and ratios of pooled rollouts, whole examples are drawn, with
-  their rollouts and the noise of these.
-- *Far tails.* 2,000 draws say little about the ends at a one-sided level below 1 %. The gate's
-  question has Student's interval, on the differences of example means, which hold both levels'
-  noise.
+  all their rollouts.
+- *Far tails.* 2,000 draws say little about the ends at a one-sided level below 1 %. So the gate's
+  question has Student's interval on the differences of example means, which hold the noise of both
+  levels.
 - *Paired.* Two arms are compared on the same examples, matched by id. Differing ids are an error,
   not an intersection.
 - *Seeds are crossed with examples.* Every seed of training has the same examples, so
@@ -195,7 +195,7 @@ def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric
             return limit_of_none(n, confidence)
         if count == n:
             return 1.0
-        from scipy.stats import beta  # a second to load, and most decisions count none
+        from scipy.stats import beta  # takes a second to load, and most decisions do not need it
 
         return float(beta.ppf((1 + confidence) / 2, count + 1, n - count))
 
@@ -203,8 +203,8 @@ def exact_interval(count: int, n: int, confidence: float = CONFIDENCE) -> Metric
 
 
 def limit_of_none(n: int, confidence: float = CONFIDENCE) -> float:
-    """Compute the upper end of `exact_interval(0, n)`, the share that none of n leaves possible.
-    `limit_of_none(288)` is 0.0127."""
+    """Compute the upper end of `exact_interval(0, n)`: the largest share that is possible after
+    none of n. `limit_of_none(288)` is 0.0127."""
     return -math.expm1(math.log((1 - confidence) / 2) / n)
 
 

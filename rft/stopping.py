@@ -2,10 +2,10 @@
 
 There are two requests: `run.max_hours`, which sets a moment (RFT_DEADLINE, seconds since 1970), and
 `rft runs cancel`, which writes a file beside the run's record. A stage looks for them where its
-work is on the disk: after an optimizer step with its checkpoint (train, policy), or before the next
-batch of rollouts (baseline, prompt, challenger). Then it raises `Stopped`, whose exit code tells
-the driver that this is not a failure. Started again, the stage continues from there. A stage that
-was started by hand belongs to no run, and only its user stops it.
+work is on the disk. Train and policy look after an optimizer step with its checkpoint; baseline,
+prompt and challenger look before the next batch of rollouts. Then the stage raises `Stopped`, whose
+exit code tells the driver that this is not a failure. When it is started again, the stage continues
+from there. A stage that was started by hand belongs to no run, and only its user stops it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rft import files
 from rft.errors import Stopped
 
 RUN = "RFT_RUN"
-"""The environment variable in which a stage finds the name of its run."""
+"""The environment variable that holds the name of a stage's run."""
 DEADLINE = "RFT_DEADLINE"
 BY_CANCEL, BY_LIMIT = "rft runs cancel asked for it", "run.max_hours is spent"
 
@@ -30,7 +30,7 @@ def request(state: Path, run: str) -> Path:
 
 
 def asked() -> str:
-    """Say why the stage should end now; empty: it goes on."""
+    """Say why the stage should end now; empty if it should go on."""
     if (run := os.environ.get(RUN)) and request(files.state(), run).exists():
         return BY_CANCEL
     return BY_LIMIT if time.time() >= float(os.environ.get(DEADLINE) or "inf") else ""

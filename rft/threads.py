@@ -1,18 +1,18 @@
-"""How many processors there are for us, and how many of them a model's arithmetic takes.
+"""Say how many processors we may use, and how many threads a model's arithmetic takes.
 
 PyTorch's helper threads meet at a barrier after each small operation, thousands of times a second,
-and spin there until the last one comes. Beside another busy program that one may not be scheduled
-for milliseconds, while the others burn the time that it waits for. On two cores the demo's warm
-start made 9.1 steps a second alone, and 2.7, 1.2 and 0.25 beside one, two and three busy programs.
-Two things keep the loss near what the other program takes:
+and spin there until the last one comes. Beside another busy program, that last thread may not be
+scheduled for milliseconds. Meanwhile the others burn the very time that it waits for. On two cores
+the demo's warm start made 9.1 steps a second alone, and 2.7, 1.2 and 0.25 beside one, two and three
+busy programs. Two things keep the loss near what the other program takes:
 
     a short spin     GOMP_SPINCOUNT, which rft/__init__.py sets before PyTorch is loaded: 9.4, 5.0
                      and 4.7 steps
     few threads      as many as a model of that size can use, and no more than the machine has for
-                     us. It follows from these two alone, and from nothing that is measured while
-                     something else runs, because the number of threads decides the last digits
+                     us. The number follows from these two alone. Nothing is measured while another
+                     program runs, because the number of threads decides the last digits
 
-`policy.threads` wins, and then OMP_NUM_THREADS.
+`policy.threads` wins over this number, and OMP_NUM_THREADS comes next.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SPIN = "GOMP_SPINCOUNT", "1000"
 """Turns of a waiting thread before it sleeps. libgomp's own number is 300,000."""
 OF_A_MILLION = 4
 """Threads for a model of a million parameters. Each doubling needs four times the parameters. The
-rule is reasoned, from the width of the products that threads share, and measured on two cores
-alone."""
+rule was derived from the width of the products that threads share, and measured only on two
+cores."""
 PRESSURE, MUCH_PRESSURE = Path("/proc/pressure/cpu"), 40.0
-"""Percent of the time. It was 90 beside two busy programs on two cores."""
+"""The second is in percent of the time. It was 90 beside two busy programs on two cores."""
 GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 GIVEN = "OMP_NUM_THREADS"
 
@@ -49,12 +49,12 @@ def cores() -> int:
     up."""
     import joblib
 
-    share = _share()  # joblib knows that of a container alone, and not that of a systemd unit
+    share = _share()  # joblib knows a container's share, but not that of a systemd unit
     return min(joblib.cpu_count(), math.ceil(share) if math.isfinite(share) else sys.maxsize)
 
 
 def _share() -> float:
-    """Return how many processors' time our cgroup may take, and each group that it is in. Infinity
+    """Return how many processors' time our cgroup, and each group around it, may take. Infinity
     where nobody set a limit.
 
     Source: the Linux kernel's cgroup-v1 and cgroup-v2 documents, and cgroups(7) on the lines of
@@ -72,7 +72,8 @@ def _share() -> float:
 
 
 def _quota(group: Path) -> float:
-    """Return a group's microseconds of processors in each period, by that period."""
+    """Return a group's quota: microseconds of processor time in each period, divided by the
+    period."""
     try:
         if (both := group / "cpu.max").exists():
             quota, period = both.read_text().split()
@@ -89,8 +90,8 @@ def of_model(parameters: int, cores: int) -> int:
 
 
 def are_held_up() -> bool:
-    """Return whether, in the last minute, something that could run often waited for a processor, as
-    the kernel counts it. False where it does not count."""
+    """Return whether work that was ready to run often waited for a processor in the last minute, as
+    the kernel counts it. False where the kernel does not count it."""
     try:
         found = re.match(r"some .*avg60=([0-9.]+)", PRESSURE.read_text())
     except OSError:
@@ -100,7 +101,7 @@ def are_held_up() -> bool:
 
 def used() -> int | None:
     """Return how many threads PyTorch's arithmetic takes in this process, None where it is not
-    loaded. They decide the last digits, so what a stage leaves says it."""
+    loaded. They decide the last digits, so a stage records their number."""
     torch = sys.modules.get("torch")
     return torch.get_num_threads() if torch else None
 

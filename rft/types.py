@@ -2,9 +2,9 @@
 
     Example --(policy x tools)--> Trajectory of Turns --(grader)--> Grade --(budget)--> reward
 
-Everything is frozen: a trajectory is a record, not a workspace. Words as in the project's
-vocabulary: a *rollout* is the act, a *trajectory* the record; a *turn* is one assistant message
-with the tool results that answer it; a *step* is an optimizer's.
+Everything is frozen: a trajectory is a record, not a workspace. The words are those of the
+project's vocabulary: a *rollout* is the act, and a *trajectory* is its record. A *turn* is one
+assistant message with the tool results that answer it. A *step* is an optimizer's.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ UnscoredStatus = Literal[
     GradeStatus.infra_error, GradeStatus.judge_error, GradeStatus.grader_bad_reply, GradeStatus.grader_timeout
 ]
 OUTCOME = "outcome"
-"""The component in which a grader says what the task itself earned, before its own shaping."""
+"""The component in which a grader says what the task itself earned, before any shaping."""
 ABSTAINED = "abstained"
 """The component that says whether a rollout abstained where there is an answer: 1 or 0."""
 SCORED: frozenset[GradeStatus] = frozenset({GradeStatus.ok, GradeStatus.unjudgeable_answer, GradeStatus.hack})
@@ -120,12 +120,12 @@ class Example:
         row = {"id": self.id, "messages": list(self.messages), "target": self.target, "metadata": metadata}
         more = {"tools": self.tools, "response_format": self.response_format}
         text = json.dumps(row | {name: value for name, value in more.items() if value is not None}, ensure_ascii=False)
-        # half a surrogate pair, which no file can hold, as its JSON escape
+        # no file can hold half a surrogate pair: write its JSON escape
         return text.encode("utf-8", "backslashreplace").decode()
 
     @property
     def is_spelled(self) -> bool:
-        """Whether the row was made from the fields, and is nobody's own."""
+        """Whether the row was made from the fields, so that it is not the user's own."""
         return self.line == self._spelled()
 
     def row(self) -> dict[str, Any]:
@@ -135,8 +135,8 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The beginning of a dialogue. `tools`: the row's own functions; None: those that the policy's
-    chat was made with.
+    """The beginning of a dialogue. `tools`: the row's own functions; None: those with which the
+    policy's chat was made.
 
     `response_format`: the form of the final answer (rft/config/response_format.py); None: any text.
     `example_id` is for error messages.
@@ -208,11 +208,11 @@ class Reading:
 class Usage:
     """The tokens that turns cost: `Usage(context=812, cached=540, sampled=45)`.
 
-    `context`: what was sent to be read, in each turn again; so a long prompt costs in every turn.
-    `cached`: of these, what a cache spared. In this process that is what the dialogue itself said
-    or read before. That a group's prompt is computed once is not counted: which of its rollouts
-    pays depends on timing, and in production each dialogue comes alone. A server says what it
-    spared; one that does not say spared nothing.
+    `context`: the tokens that the policy was sent to read. They are sent again in each turn, so a
+    long prompt costs in every turn. `cached`: how many of these a cache spared. In this process,
+    they are what the dialogue itself said or read before. A group's prompt is computed once, but
+    that is not counted: which rollout pays for it depends on timing, and in production each
+    dialogue comes alone. A server says what it spared; for one that does not say, nothing was.
     """
 
     context: int = 0
@@ -239,8 +239,8 @@ class Sampled:
     logprobs: tuple[float, ...] = ()
     ended: bool = True
     context_ids: tuple[int, ...] | None = None
-    seconds: float = 0.0  # that this row's own sampling took; 0 from a server
-    queued_s: float = 0.0  # that our own sampler made it wait for others
+    seconds: float = 0.0  # of this row's own sampling; 0 from a server
+    queued_s: float = 0.0  # that it waited for others in our own sampler
     usage: Usage | None = None  # None: the policy does not count
 
 
@@ -262,14 +262,14 @@ class Turn:
     """One assistant message with its tool results. Ids and log-probabilities are the sampler's own,
     never re-tokenized.
 
-    `prompt_ids` are the tokens appended before this turn was sampled (the prompt, or the previous
-    turn's tool results), `token_ids` those that the policy sampled, so the whole sequence is the
-    concatenation over turns, and the loss mask is False on `prompt_ids`, True on `token_ids`. A
+    `prompt_ids` are the tokens appended before this turn was sampled: the prompt, or the previous
+    turn's tool results. `token_ids` are those that the policy sampled. So the whole sequence is the
+    concatenation over turns, and the loss mask is False on `prompt_ids` and True on `token_ids`. A
     policy without tokens (scripted, chat endpoint) leaves all three empty. `text` is the message as
     sampled, `content` what a grader sees of it. `submitted`: the arguments of a call that a
-    terminal tool took, which are the rollout's answer then. `forked`: the context that was sampled
-    from does not continue our sequence; the trajectory is not trained on. `usage`: None for a
-    policy that does not count.
+    terminal tool took; they are then the rollout's answer. `forked`: the policy sampled from a
+    context that does not continue our sequence, so the trajectory is not trained on. `usage`: None
+    for a policy that does not count.
     """
 
     text: str

@@ -1,10 +1,10 @@
 """`rft runs cancel`: end a run for good.
 
-A running run is asked by a file, which its driver reads before each stage and its stage at each
-checkpoint (rft/stopping.py). So it ends itself, in whatever process it is, and is recorded with all
-that it did. `force` does not wait for that: the stage's processes are killed, and the driver, which
-knows why, ends in the same way. A run whose driver is dead, or that stopped at run.max_hours, is
-recorded here.
+A file asks a running run to end. Its driver reads the file before each stage, and the stage reads
+it at each checkpoint (rft/stopping.py). So the run ends itself, in its own process, and is recorded
+with all that it did. `force` does not wait for a checkpoint: it kills the stage's processes, and
+the driver, which knows why, ends in the same way. A run whose driver is dead, or that stopped at
+run.max_hours, is recorded here.
 
 The next `rft run` of the same settings is a new run. It finds the finished stages in DVC's run
 cache and the unfinished one in `.rft/progress`, until `rft runs gc` removes them.
@@ -32,8 +32,8 @@ def cancel(
 ) -> RunRecord | None:
     """Return the run as it is recorded; None when there was nothing to record.
 
-    Raises UserError for a run that is over, InfrastructureError when it still goes on after
-    `timeout_s` seconds. `tell` hears what the run does, four times per second.
+    Raises UserError for a run that is over, and InfrastructureError when it still goes on after
+    `timeout_s` seconds. `tell` gets the run's last log line four times per second.
     """
     _raise_if_over(record)
     file, deadline = stopping.request(clone.state, record.name), time.monotonic() + timeout_s
@@ -47,7 +47,7 @@ def cancel(
                 raise InfrastructureError(_timeout_message(record.name, force, timeout_s))
             tell(_last_log_line(clone, record.name))
             time.sleep(POLL_INTERVAL_S)
-        with records.held(runs.start_lock(clone), wait=True):  # from here on nobody adopts it
+        with records.held(runs.start_lock(clone), wait=True):  # from here on no other process adopts it
             if records.alive(clone, record.name):
                 continue  # it was about to begin
             found = _find_record(clone, record.name)
@@ -82,7 +82,7 @@ def _find_record(clone: Clone, name: str) -> RunRecord | None:
 
 
 def _last_log_line(clone: Clone, name: str) -> str:
-    """The last line for people in the run's newest log."""
+    """Return the last line for people in the run's newest log."""
     logs = sorted(clone.log(name, "").parent.glob("*.log"), key=lambda file: file.stat().st_mtime)
     told = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
     return next((line for line in reversed(told) if not (repro.DVC_SAYS.match(line) or lines.METRICS.match(line))), "")
@@ -97,7 +97,7 @@ def _timeout_message(name: str, force: bool, timeout_s: float) -> str:
 
 
 def _tell_mlflow(clone: Clone, record: RunRecord | None) -> None:
-    """Show it in MLflow; the run is cancelled whether MLflow answers or not."""
+    """Show the end in MLflow; the run is cancelled whether MLflow answers or not."""
     if record is None or record.mlflow_run_id is None:
         return
     from mlflow.exceptions import MlflowException

@@ -1,18 +1,22 @@
-"""Write dvc.yaml from what each stage needs: `python -m tasks.dependencies --write` after an import
-changed. A test compares.
+"""Write dvc.yaml from what each stage needs.
 
-A stage depends on the modules of `rft` that it imports, directly or through others, at the top of a
-file or inside a function, or by name as a process of its own ("rft.tools.server"); on the modules
-that its recipe imports; on its recipe's folder; and on the files that it reads. So a comment in the
-trainer does not repeat the warm start, and no change of code is missed, as it is with lists written
-by hand. The modules enter a run as a file of hashes (tasks/runs/engine.py). The sections of
-params.yaml are found in the same way: every `params.<section>` in what `run` can reach by name.
-Section `examples` is about several stages: of it they are `params.examples.<key>`, so that more
-test examples do not repeat a training.
+Run `python -m tasks.dependencies --write` after an import changed. A test compares.
+
+A stage depends on:
+- the modules of `rft` that it imports, directly or through others, at the top of a file or inside a
+  function, or that it starts by name as a process ("rft.tools.server");
+- the modules that its recipe imports;
+- its recipe's folder, and the files that it reads.
+
+So a comment in the trainer does not repeat the warm start, and no change of code is missed, as
+lists written by hand would miss it. The modules enter a run as a file of hashes
+(tasks/runs/engine.py). The sections of params.yaml are found in the same way: every
+`params.<section>` in the code that `run` can reach by name. Several stages read section `examples`,
+so they depend on its keys (`params.examples.<key>`): a larger test set does not repeat a training.
 
 Two things cannot be read from the code: which files a stage reads (rft/needs.py, where the engine
-reads it too), and which it leaves (the table below). Outputs are single files where a `timing.json`
-lies beside them, so that wall times never enter another hash.
+reads it too), and which files it leaves (the table below). Where a stage leaves a `timing.json`,
+its outputs are listed as single files, so that wall times never enter another hash.
 """
 
 from __future__ import annotations
@@ -30,14 +34,15 @@ from rft import needs
 
 _WHOLE = "*"
 _BY_KEY = ("examples", "drift")
-"""Sections of which a stage depends on the keys that it reads."""
+"""In these sections a stage depends on the keys that it reads, not on the whole section."""
 _ALSO_BY_KEY = {"examples": ("train", "policy")}
-"""The same for one stage: which dialogues it is to choose, and which a warm start has seen."""
+"""Further sections by key, for one stage. From them `examples` learns which dialogues to choose,
+and which ones a warm start has seen."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """One stage: a description, and the files it leaves in data/<stage>."""
+    """A stage's description, and the files that it leaves in data/<stage>."""
 
     description: str
     leaves: tuple[str, ...]
@@ -85,8 +90,8 @@ _MARK = "# sha256 of what follows: "
 
 
 def modules(root: Path, stage: str, recipe: Path | None = None) -> list[str]:
-    """List the paths below `root` of all modules of `rft` that this stage may load, those that the
-    recipe's own modules import among them."""
+    """List the paths below `root` of all modules of `rft` that this stage may load, including those
+    that the recipe's own modules import."""
     found: set[Path] = set()
     waiting = [root / "rft" / "__main__.py", _module(root, f"rft.stages.{stage}")]
     if recipe is not None and needs.RECIPE in needs.NEEDS[stage].files:
@@ -96,20 +101,21 @@ def modules(root: Path, stage: str, recipe: Path | None = None) -> list[str]:
         if path is None or path in found or not path.exists() or _is_only_docstring(path):
             continue
         found.add(path)
-        if path.name != "__main__.py":  # it names every stage, and loads one
+        if path.name != "__main__.py":  # it names every stage, and loads only one
             waiting += _imports(root, path)
     return sorted(path.relative_to(root).as_posix() for path in found)
 
 
 def _is_only_docstring(path: Path) -> bool:
-    """Whether a package holds a docstring alone: a change of it must not repeat a warm start."""
+    """Say whether a package's `__init__` holds only a docstring, whose change must not repeat a
+    warm start."""
     return path.name == "__init__.py" and all(
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in tree(path).body
     )
 
 
 def sections(root: Path, stage: str) -> list[str]:
-    """The sections of params.yaml that the stage's `run` may read, or keys of them."""
+    """List the sections of params.yaml, or keys of sections, that the stage's `run` may read."""
     from rft.config import Params
 
     known = {name: info.alias or name for name, info in Params.model_fields.items()}
@@ -126,10 +132,10 @@ def sections(root: Path, stage: str) -> list[str]:
 
 
 def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
-    """Every function, class and constant that `rft.stages.<stage>.run` can reach by name.
+    """Yield every function, class and constant that `rft.stages.<stage>.run` can reach by name.
 
-    Finer than imports, because a stage may import a module for one function of it, and must not run
-    again when a setting changed that only the rest of that module reads.
+    Imports would be too coarse: a stage may import a module for one function. It must not run again
+    because of a setting that only the rest of that module reads.
     """
     waiting = [(_module(root, f"rft.stages.{stage}"), "run")]
     seen: set[tuple[Path | None, str]] = set()
@@ -153,7 +159,7 @@ def _reached(root: Path, stage: str) -> Iterator[ast.AST]:
 
 @dataclass(frozen=True)
 class Mentioned:
-    """What a piece of code speaks of."""
+    """The names and settings that a piece of code mentions."""
 
     names: tuple[str, ...]
     attributes: tuple[tuple[str, str], ...]
@@ -176,7 +182,8 @@ def _mentioned(code: ast.AST) -> Mentioned:
 
 @cache
 def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[tuple[Path | None, str]]]]:
-    """A module's top-level definitions, and what its imports bind: name -> (module, name there)."""
+    """Return a module's top-level definitions, and what its imports bind: name -> (module, name
+    there)."""
     code = tree(path)
     defined: dict[str, ast.AST] = {}
     for node in code.body:
@@ -197,7 +204,7 @@ def _names(root: Path, path: Path) -> tuple[dict[str, ast.AST], dict[str, list[t
 
 
 def render(root: Path) -> str:
-    """The text of dvc.yaml."""
+    """Return the text of dvc.yaml."""
     _names.cache_clear()  # the files may have changed since the last time
     lines = ["stages:\n"]
     for stage, outputs in STAGES.items():
@@ -212,8 +219,8 @@ def render(root: Path) -> str:
 
 
 def is_edited(text: str) -> bool:
-    """Whether somebody has changed a dvc.yaml since some version of agent-rft wrote it. One from
-    before there was a mark is taken as written."""
+    """Say whether somebody has changed a dvc.yaml since agent-rft, in any version, wrote it. A file
+    without a mark is from an earlier version, and counts as unchanged."""
     _, mark, rest = text.partition(_MARK)
     sha256, _, content = rest.partition("\n")
     return bool(mark) and hashlib.sha256(content.encode()).hexdigest()[:16] != sha256
@@ -225,14 +232,14 @@ def _imports(root: Path, file: Path) -> Iterator[Path | None]:
 
 @cache
 def _named(root: Path, file: Path, code: ast.Module) -> tuple[str, ...]:
-    """What a file may load: what it imports, and texts such as "rft.tools.server"."""
+    """Return what a file may load: its imports, and modules named in texts ("rft.tools.server")."""
     texts = (node.value for node in ast.walk(code) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return tuple(dict.fromkeys([*imported(root, file, code), *(text for text in texts if text.startswith("rft."))]))
 
 
 def imported(root: Path, file: Path, within: ast.AST) -> Iterator[str]:
-    """Every dotted name that the code `within` a file imports, wherever in it: modules, and names
-    that may be modules."""
+    """Yield every dotted name that the code `within` a file imports, at any depth: modules, and
+    names that may be modules."""
     for node in ast.walk(within):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -266,7 +273,7 @@ def tree(file: Path) -> ast.Module:
 
 @cache
 def _parsed(text: str, file: str) -> ast.Module:
-    """Nine stages share most of their modules."""
+    """Parse a file once: the nine stages share most of their modules."""
     return ast.parse(text, filename=file)
 
 

@@ -1,7 +1,7 @@
-"""`rft export`: an agent's folder (rft/export), whole or not at all.
+"""`rft export`: write an agent's folder, whole or not at all.
 
-It is written beside its name and renamed at the end. A folder that exists is left alone, and so is
-a `.part` that no export made.
+rft/export writes the content. The folder is written beside its final place, and renamed at the end.
+A folder that exists is left alone, and so is a `.part` that no export made.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ MARK = ".rft-export"
 _LOGS = tuple(
     map(str, (stage_files.SHOWN_ROLLOUTS, stage_files.rollouts("challenger"), stage_files.rollouts("baseline")))
 )
-"""Those that people may read come first: what differs is quoted in an error."""
+"""Logs that people may read come first, because an error quotes what differs."""
 
 
 def write(agent: Agent, folder: Path, merge: bool = False, dtype: Dtype | None = None) -> Manifest:
-    """Export an agent. Raises UserError for a folder that exists, or that runs would take along."""
+    """Export an agent. Raises UserError for a folder that exists, or that runs would carry along as
+    an edit."""
     folder = folder.resolve()
     origin = Origin(
         model=agent.model,
@@ -58,7 +59,7 @@ def check_place(clone: Clone, folder: Path) -> None:
 
 
 def seen(agent: Agent) -> list[LogRow]:
-    """Recorded rollouts of this agent."""
+    """Return recorded rollouts of this agent."""
     for path in _LOGS:
         content = agent.at.read(path)
         if content and (rows := [row for row in rollout_log.read(content, path) if row.arm == agent.arm]):
@@ -68,7 +69,8 @@ def seen(agent: Agent) -> list[LogRow]:
 
 @contextlib.contextmanager
 def _whole(clone: Clone, folder: Path) -> Iterator[Path]:
-    """A folder that gets its name at the end of the block, and is removed when the block fails."""
+    """Make a folder that gets its name at the end of the block, or is removed if the block
+    fails."""
     check_place(clone, folder)
     part = folder.with_name(f"{folder.name}.part")
     if part.exists() and not (part / MARK).exists():

@@ -1,11 +1,11 @@
-"""Tell those whom `run.notify` names: a request waits for approval; a scheduled run failed.
+"""Tell people, as `run.notify` says, that a request waits for approval or a scheduled run failed.
 
 Both happen when nobody looks at a terminal. A message holds names, numbers and commands, and
-nothing that was derived from conversations: a stage's error may quote what it read, so a message
-says which stage failed and where its log is, not what it said. rft/notices.py brings it there.
+nothing derived from conversations. A stage's error may quote what the stage read, so the message
+says which stage failed and where its log is, and leaves the error out. rft/notices.py delivers it.
 
-`tell` raises nothing: a run is not worse because a mail server is down. What could not be delivered
-is a warning on the console and in the run's log, `.rft/logs/RUN/notify.log`.
+`tell` raises nothing: a mail server that is down must not fail a run. A message that could not be
+delivered becomes a warning on the console and in the run's log, `.rft/logs/RUN/notify.log`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tasks.runs.records import RunRecord
 
 @dataclass(frozen=True, kw_only=True)
 class RequestWaiting:
-    """The gate said promote, and a person has to agree."""
+    """The gate decided to promote, and a person has to agree."""
 
     type: ClassVar[str] = "request.waiting"
     key: str
@@ -40,13 +40,13 @@ class RequestWaiting:
     candidate: str | None
     """`prompt` or `challenger`: what would be promoted."""
     gain: dict[str, float | None] | None
-    """Over the champion, with the ends of its interval."""
+    """The gain over the champion, with the ends of its interval."""
     approve: str
-    """The command to paste, in the clone."""
+    """The command to paste in the clone."""
     clone: str
     """HOST:FOLDER, where the run is."""
     approvers: tuple[str, ...] | None = None
-    """Who may approve; None: not known here."""
+    """The people who may approve; None: not known here."""
     expires: str | None = None
 
     @property
@@ -68,18 +68,18 @@ class RequestWaiting:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed:
-    """A scheduled run failed, perhaps before it was one."""
+    """A scheduled run failed, perhaps before it began."""
 
     type: ClassVar[str] = "run.failed"
     key: str
     """Unique: it names the message."""
     run: str | None
     message: str
-    """In our words: not what a stage or a library said of what it read."""
+    """Our own words: a stage's or a library's error may quote what it read."""
     again: str
-    """The command that starts it again, or goes on with it."""
+    """The command that starts the run again, or goes on with it."""
     clone: str
-    """HOST:FOLDER, where it ran."""
+    """HOST:FOLDER, where the run was."""
     log: str | None = None
 
     @property
@@ -101,7 +101,8 @@ Event = RequestWaiting | RunFailed
 def request_waits(
     clone: Clone, settings: config.Notify, record: RunRecord, request: Request, approvers: list[str] | None
 ) -> None:
-    """Tell of a request in the ledger, and who may approve it; None: the first to decide."""
+    """Tell people of a request in the ledger, and who may approve it. `approvers` is None while the
+    ledger has nobody with the role: the first person to decide gets it."""
     event = RequestWaiting(
         key=f"{record.flow_run_id or record.key} {record.name}",
         model=request.model,
@@ -117,12 +118,12 @@ def request_waits(
 
 
 def tell(settings: config.Notify, event: Event, log: Path) -> None:
-    """Bring the event to every channel of the settings, within notices.DEADLINE_S, and say what
-    became of it."""
+    """Send the event to every channel of the settings within notices.DEADLINE_S, and print and log
+    how each delivery went."""
     try:
         for outcome in notices.deliver(settings, _notice(event)):
             _print_line(log, f"told that {event.subject}: {outcome}", failed=outcome.problem is not None)
-    except Exception as error:  # no thread left, a bug: whatever it is, the run is over and well
+    except Exception as error:  # no thread left, or a bug: the run itself has ended well
         with suppress(Exception):
             _print_line(log, f"told that {event.subject}: {type(error).__name__}: {error}", failed=True)
 
@@ -145,13 +146,13 @@ def _notice(event: Event) -> Notice:
 
 
 def _utf8(text: str) -> str:
-    """A file's name may hold bytes that are not text, and a message may hold a file's name."""
+    """Replace what UTF-8 cannot encode: a message may hold a file's name, and that any bytes."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _print_line(log: Path, message: str, failed: bool) -> None:
-    """Say it on the console and in the log. A terminal cuts off long lines of progress, so a
-    warning goes to stderr, whole."""
+    """Print the message on the console and in the log. A terminal cuts off long lines of progress,
+    so a warning goes to stderr, whole."""
     message = secrets.redact(f"warning: not {message}" if failed else f"[notify] {message}")
     if failed:
         print(message, file=sys.stderr, flush=True)

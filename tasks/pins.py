@@ -1,12 +1,13 @@
-"""Write the lock by which `make setup` installs: `make lock` after constraints.txt changed. A test
-compares its versions.
+"""Write the lock file that `make setup` installs from.
 
-Every version is pinned already, so pip's resolver spends two minutes on finding nothing else. It
-runs once, here. The lock names each package that is needed, at its version, with the hashes of its
-files, so pip takes the one that suits the machine and verifies it. Which packages are needed
-depends on the Python, the platform and the PyTorch: the lock's name and first lines state them. For
-anything else `make setup` asks the resolver as before, and says so. PyTorch itself is not in it:
-its build is chosen at set-up, from an index of the user's choice.
+Run `make lock` after a change of constraints.txt. A test compares the versions.
+
+Every version is pinned already, so pip's resolver would spend two minutes to find the same ones. It
+runs once, here. The lock names each package at its version, with the hashes of its files. So pip
+takes the file that suits the machine, and verifies it. Which packages are needed depends on the
+Python, the platform and the PyTorch: the lock's name and first lines state them. Anywhere else,
+`make setup` asks the resolver and says so. PyTorch itself is not in the lock: the user chooses its
+build, and the index that it comes from, at set-up.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PACKAGE = re.compile(r"^(\S+)==(\S+) ")
 
 
 def name() -> str:
-    """The lock's file, for this Python and platform."""
+    """Name the lock file for this Python and platform."""
     return f"lock-cp{sys.version_info[0]}{sys.version_info[1]}-{sysconfig.get_platform()}.txt"
 
 
@@ -76,8 +77,8 @@ def _resolved(root: Path) -> list[tuple[str, str]]:
 
 
 def _hashes(client: httpx.Client, index: str, package: str, version: str) -> list[str]:
-    """Return the hashes of its wheels that this platform may take, whatever its C library; of its
-    source where there are none."""
+    """Return the hashes of the package's wheels for this platform, with any C library; without such
+    wheels, those of its source."""
     reply = client.get(f"{index}/{package}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     reply.raise_for_status()
     found: dict[str, list[str]] = {"wheel": [], "source": []}
@@ -90,7 +91,7 @@ def _hashes(client: httpx.Client, index: str, package: str, version: str) -> lis
 
 
 def _kind(file: str, version: Version) -> str:
-    """Say whether it is a wheel that this platform may take, or the source; empty: neither."""
+    """Say whether the file is a wheel for this platform or the source; empty: neither."""
     with contextlib.suppress(InvalidWheelFilename):
         _, its, _, tags = parse_wheel_filename(file)
         return "wheel" if its == version and any(map(_suits, tags)) else ""

@@ -1,27 +1,29 @@
-"""`rft runs gc`: what may be removed, after the days in section `run.retention`, and what never.
+"""`rft runs gc`: what may be removed after the days in `run.retention`, and what must stay.
 
-    worktrees    of runs that are over
-    work         unfinished work of stages (.rft/progress), snapshots of logs (.rft/snapshots), and
-                 scratch folders of killed commands
-    logs         what stages and servers printed
-    pages        HTML pages, and what `rft traffic drift` found
-    bytes        in DVC's cache, when only runs past their retention refer to them
+    worktrees    Those of runs that are over.
+    work         Unfinished work of stages (.rft/progress), snapshots of logs (.rft/snapshots), and
+                 scratch folders of killed commands.
+    logs         What stages and servers printed.
+    pages        HTML pages, and what `rft traffic drift` found.
+    bytes        In DVC's cache, when only runs past their retention refer to them.
 
-Revisions, the ledger and records of runs are never removed. Whatever their age, these stay too: the
-bytes and pages of every run that was promoted or registered (a rollback may return to it), that
-waits for approval, or with which new windows are compared; the beginning's base policy, until
-something replaces it; and all that an unfinished run needs to go on.
+Revisions, the ledger and records of runs are never removed. Some things stay at any age:
+- the bytes and pages of a run that was promoted or registered (a rollback may return to it), of one
+  that waits for approval, and of one with which new windows are compared;
+- the beginning's base policy, until something replaces it;
+- all that an unfinished run needs to go on.
 
-`dvc gc` keeps the bytes of revisions by name, and deletes all others. It does not know their age,
-and would delete what a user has under an older commit. So the rule here is the opposite: only what
-a run left can go (the outputs in its revision's dvc.lock, or in an entry of DVC's run cache whose
-command is a stage's), and only if no kept revision, no commit of any branch or tag, and no working
-tree names it. What a user put under DVC is named there; experiments and runs of pipelines that are
+`dvc gc` keeps the bytes of revisions that one names, and deletes all others. It does not know their
+age, and would delete what a user has under an older commit. So the rule here is the opposite. Only
+what a run left can go: the outputs in its revision's dvc.lock, or in a stage's entry of DVC's run
+cache. And it goes only if no kept revision, no commit of any branch or tag, and no working tree
+names it. One of these names what a user put under DVC. Experiments and runs of pipelines that are
 not ours are left alone.
 
-A second call removes what a killed one left. Folders of unfinished work go whole (rft/progress.py);
-a run's record says that its bytes are removed before the first one is; the files of an output
-folder go before their list, and the run cache's entry, which names both, goes last.
+A second call removes what a killed one left, because the order is fixed. A folder of unfinished
+work goes whole (rft/progress.py). A run's record says that its bytes are removed before the first
+one is. The files of an output folder go before their list, and the run cache's entry, which names
+both, goes last.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Item:
 
 @dataclass
 class Plan:
-    """What would be removed, in order; and what stays although it is old, with the reason."""
+    """What would be removed, in order; and what stays in spite of its age, with the reason."""
 
     items: list[Item] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -78,8 +80,8 @@ class Plan:
 
 @contextlib.contextmanager
 def alone(clone: Clone, done: str = "removed") -> Iterator[None]:
-    """Keep runs and `rft stage run` from starting, and the champion from moving, while the block
-    lasts. Raises UserError when a run or a stage is going on, and says that nothing was `done`."""
+    """While the block lasts, let no run and no `rft stage run` start, and let the champion not
+    move. Raises UserError when a run or a stage is going on, and says that nothing was `done`."""
     wait = f"Nothing was {done}. Wait until it ends"
     with contextlib.ExitStack() as stack:
         stack.enter_context(records.held(runs.start_lock(clone), wait=True))
@@ -115,15 +117,15 @@ def plan(clone: Clone, keep: Retention) -> Plan:
     found.items += _aged("pages", _pages(clone), keep.pages_days, lasting, now)
     begun = [runs.Run(clone, record) for record in every if not record.over and record.stages]
     if homeless := [run.name for run in begun if not (run.tree / "dvc.lock").exists()]:
-        found.kept.append(f"all bytes: the worktree of run {homeless[0]} is gone, and with it the names of its bytes")
+        found.kept.append(f"all bytes: the worktree of run {homeless[0]} is gone, and with it the list of its bytes")
     else:
         _bytes(clone, keep.cache_days, needed, by_revision, now, found)
     return found
 
 
 def carry_out(clone: Clone, todo: Plan, tell: Callable[[int, int], None]) -> int:
-    """Remove what the plan names; return the bytes. `tell(done, total)` hears of progress. Call
-    inside `alone`, with a plan that was made there."""
+    """Remove what the plan names; return the number of bytes. `tell(done, total)` is called after
+    each item. Call inside `alone`, with a plan that was made there."""
     for record in records.load_all(clone):
         if record.revision in todo.revisions and record.bytes_removed is None:
             records.save(clone, record.model_copy(update={"bytes_removed": records.now()}))
@@ -148,8 +150,8 @@ def carry_out(clone: Clone, todo: Plan, tell: Callable[[int, int], None]) -> int
 
 
 def _forget_entry(path: Path) -> None:
-    """Remove an entry of the run cache, `runs/KE/KEY/VALUE`, and with the last entry the key's
-    folder: DVC fails on an empty one (3.67)."""
+    """Remove an entry of the run cache, `runs/KE/KEY/VALUE`. The key's folder goes with its last
+    entry, because DVC fails on an empty folder (3.67)."""
     if any(other != path for other in path.parent.iterdir()):
         path.unlink()
         return
@@ -175,12 +177,12 @@ def _work(clone: Clone, days: float | None, unfinished: Mapping[str, str], now: 
             yield Item("work", work.path, work.num_bytes, why)
     yield from _aged("work", windows.unused(clone, unfinished), days, set(), now)
     for item in _aged("work", _scratch(clone), days, set(), now):
-        if _is_free(agents.scratch_lock(item.path)):  # one that somebody works in has its lock held
+        if _is_free(agents.scratch_lock(item.path)):  # a command that works in the folder holds its lock
             yield item
 
 
 def _scratch(clone: Clone) -> Iterator[Path]:
-    """What killed commands left, and what others work in."""
+    """Yield the scratch folders: those that killed commands left, and those in use."""
     for begins in (agents.LAID_OUT, transfer.LAID_OUT):
         yield from sorted(clone.state.glob(f"{begins}*"))
     if by_hand.folder(clone).is_dir():  # nobody is in it: `alone` holds its lock
@@ -209,7 +211,8 @@ def _pages(clone: Clone) -> Iterator[Path]:
 
 
 def _aged(kind: Kind, paths: Iterable[Path], days: float | None, needed: set[str], now: float) -> Iterator[Item]:
-    """Paths unchanged for so many days. `needed`: names of runs whose files stay."""
+    """Yield the paths that did not change for so many days. The files of the runs named in `needed`
+    stay."""
     for path in paths if days is not None else ():
         try:
             num_bytes, changed = _measure(path)
@@ -220,7 +223,7 @@ def _aged(kind: Kind, paths: Iterable[Path], days: float | None, needed: set[str
 
 
 def _measure(path: Path) -> tuple[int, float]:
-    """Bytes in a file or folder, and when anything in it changed last."""
+    """Return the bytes in a file or folder, and the time of the last change in it."""
     found = [path.lstat()]
     for inner in path.rglob("*") if path.is_dir() and not path.is_symlink() else ():
         with contextlib.suppress(FileNotFoundError):  # another command may remove it meanwhile
@@ -234,7 +237,7 @@ def _days(seconds: float) -> str:
 
 # -- bytes of old runs -----------------------------------------------------------------------------
 def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
-    """Revision -> why its bytes stay, whatever its age."""
+    """Return the revisions whose bytes stay at any age: revision -> why."""
     state = book.read(clone, locked=True).state  # by `alone`
     needed = {
         revision: f"holds the base policy of {model}'s beginning"
@@ -252,7 +255,7 @@ def _needed(clone: Clone, every: list[RunRecord]) -> dict[str, str]:
 
 
 def ours(clone: Clone) -> dict[str, str]:
-    """The refs of recorded runs. A user's own experiments are none."""
+    """Return the refs of recorded runs, ref -> commit, without a user's own experiments."""
     listed = (line.split(" ") for line in _refs(clone, "%(refname) %(objectname)"))
     return {
         ref: commit for ref, commit in listed if _OURS.fullmatch(ref) and Revision(clone, commit).recorded.get("key")
@@ -260,12 +263,12 @@ def ours(clone: Clone) -> dict[str, str]:
 
 
 def _refs(clone: Clone, form: str) -> list[str]:
-    """One line per recorded run, in this form of `git for-each-ref`."""
+    """Return a line per experiment, in this form of `git for-each-ref`."""
     return clone.git("for-each-ref", f"--format={form}", "refs/exps").splitlines()
 
 
 def _latest_traffic(clone: Clone, every: list[RunRecord]) -> list[str]:
-    """Of each agent."""
+    """Return the revision with the newest kept window of each agent."""
     report, found = str(stage_files.path(reports.TrafficReport)), dict[str, str]()
     for record in sorted(every, key=lambda record: record.started, reverse=True):
         if record.revision is None or record.bytes_removed or record.agent in found:
@@ -330,7 +333,7 @@ class _Store:
         return self.folder / md5[:2] / md5[2:]
 
     def closure(self, some: set[str]) -> set[str]:
-        """Add the files of the folders among them, as far as their lists are here."""
+        """Add the files of the folders among these hashes, where the folder's list is here."""
         found = set(some)
         for md5 in some:
             if md5.endswith(".dir"):
@@ -347,8 +350,8 @@ class _Store:
 
 
 def named(clone: Clone, old: set[str], needed: set[str], folders: Container[str] | None = None) -> set[str]:
-    """All hashes named in a working tree, or in a commit that a branch, a tag or a kept revision
-    reaches; with `folders`, what lies in these alone."""
+    """Return all hashes named in a working tree, or in a commit that a branch, a tag or a kept
+    revision reaches. With `folders`, look only at the files in these folders."""
 
     def counts(path: str) -> bool:
         return folders is None or any(str(place) in folders for place in Path(path).parents)
@@ -359,7 +362,7 @@ def named(clone: Clone, old: set[str], needed: set[str], folders: Container[str]
         *(value for key, _, value in listed if key == "HEAD"),
     }
     here = git(clone.root, "cat-file", "--batch-check", given="\n".join(needed).encode()).splitlines()
-    # a champion's that no ref names, or of another clone
+    # a champion's revision that no ref names, or that came from another clone
     commits |= {line.split(" ", 1)[0] for line in here if " commit " in line}
     wanted = "\n".join(commits - old - {_NONE}).encode()
     objects = git(clone.root, "rev-list", "--objects", "--stdin", given=wanted).splitlines()
@@ -371,7 +374,7 @@ def named(clone: Clone, old: set[str], needed: set[str], folders: Container[str]
         for name in {*git(tree, *listing).split("\0"), "dvc.lock"} - {""}:
             with contextlib.suppress(FileNotFoundError):
                 found |= _md5s((tree / name).read_bytes()) if counts(name) else set()
-    # Git looks for them elsewhere, once the clone was moved
+    # after the clone was moved, Git looks for the worktrees at their old place
     for tree in clone.worktrees.iterdir() if clone.worktrees.is_dir() else ():
         for file in (*tree.rglob("dvc.lock"), *tree.rglob("*.dvc")):
             found |= _md5s(file.read_bytes()) if file.is_file() else set()
@@ -390,8 +393,8 @@ def _outs(text: bytes) -> dict[str, str]:
 
 
 def _is_stage(text: bytes) -> bool:
-    """Whether an entry of the run cache is of a stage of ours. The user's own pipelines have some
-    in the same cache, and theirs stay."""
+    """Say whether an entry of the run cache is of a stage of ours. The user's own pipelines have
+    entries in the same cache, and these stay."""
     return _STAGE.fullmatch(str(read_yaml(text).get("cmd", ""))) is not None
 
 

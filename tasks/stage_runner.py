@@ -1,8 +1,8 @@
 """What all stages have in common, so that the task of a stage is a few lines.
 
-`recorded` opens a run with its MLflow run beside it, writes the HTML page at the end of the ladder,
-tells people of a request that waits for them, and MLflow and a lineage catalog how the run ended.
-`drive_stage` brings one stage up to date, reads its report, and shows its numbers.
+`recorded` opens a run and its MLflow run, and writes the HTML page at the end of the ladder. It
+tells people about a request that waits for them, and tells MLflow and a lineage catalog how the run
+ended. `drive_stage` brings one stage up to date, reads its report, and shows its numbers.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def recorded(
     until: str | None = None,
     code: RunRecord | None = None,
 ) -> Iterator[Run]:
-    """Open a run of these settings, of the code of an earlier run or of what lies here, and record
-    how it was asked for. Raises UserError for a dirty tree when `clean_only`, as a schedule
-    asks."""
+    """Open a run of these settings, and record how it was asked for. It runs the code of an earlier
+    run (`code`), or that of the working tree. With `clean_only`, as on a schedule, raises UserError
+    for a dirty tree."""
     report_line = flow_pages.also_on_page(repro.listener.get().print_line)
     live.check(clone, params.run.openlineage)
     plan = runs.plan(
@@ -89,7 +89,7 @@ def recorded(
             finally:
                 run.tracker.settle()
     except BaseException:
-        with contextlib.suppress(Exception):  # its own error is what counts, not that of saying so
+        with contextlib.suppress(Exception):  # the run's own error counts, not one from reporting it
             _end(run)
         raise
     _ask(clone, params, run.record, report_line)
@@ -97,7 +97,7 @@ def recorded(
 
 
 def _ask(clone: Clone, params: config.Params, record: RunRecord, report_line: Callable[[str], None]) -> None:
-    """Ask for the promotion of what the gate would promote. A run is not lost when that fails."""
+    """Request the promotion of what the gate would promote. A failure here fails no run."""
     if record.decision != "promote":
         return
     try:
@@ -117,7 +117,7 @@ def drive_stage(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numb
     with run.tracker.live() as live, _timed(run, stage):
 
         def on_line(line: str) -> bool:
-            """Take the line that says where the metrics of the running stage are."""
+            """Catch the line that says where the metrics of the running stage are."""
             if found := lines.METRICS.match(line):
                 live.follow(Path(found[1]), _prefix(stage, Path(found[1])))
             return found is not None
@@ -132,7 +132,7 @@ def drive_stage(run: Run, stage: str, kind: type[R], numbers: Callable[[R], Numb
 
 
 def _prefix(stage: str, path: Path) -> str:
-    """Name the numbers of a file after the stage, and after the folder in its work where they are:
+    """Name the numbers of a file after the stage, and after the folder in its work that holds them:
     those of a warm start within `train` are `train/warm_start/...`."""
     part = path.parent.name
     return f"{stage}/" if part.startswith(f"{stage}-") else f"{stage}/{part}/"
@@ -142,9 +142,9 @@ def repro_stage(run: Run, stage: str, on_line: Callable[[str], bool] | None = No
     """Bring the stage's files up to date.
 
     Raises StageFailed with the stage's own message, and Stopped when run.max_hours is spent or the
-    run was cancelled: before the stage, at one of its checkpoints, or during it by `rft runs cancel
-    --now`. A stage's own error stays one even when the run is being cancelled: its owner must hear
-    of a grader that is down.
+    run was cancelled. That happens before the stage, at one of its checkpoints, or at once by `rft
+    runs cancel --now`. A stage's own error is raised even while the run is being cancelled: its
+    owner must hear of a grader that is down.
     """
     try:
         run.check(f"before stage {stage}")
@@ -176,7 +176,7 @@ def repro_stage(run: Run, stage: str, on_line: Callable[[str], bool] | None = No
         if run.cancelled:
             raise Stopped(f"during stage {stage}") from None
         raise
-    # a run that was cut off and adopted finds its own work unchanged
+    # an adopted run that was cut off finds its own finished work as "unchanged"
     ran = "ran" in (outcome.how, run.record.stages.get(stage))
     run.update(stages=run.record.stages | {stage: "ran" if ran else outcome.how})
     return outcome.how
@@ -220,8 +220,9 @@ def _tags(run: Run) -> dict[str, str]:
 
 
 def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None = None) -> Path:
-    """Write the HTML page of a run, from the files below `root`. `opened`: the ledger's entry by
-    which it may show the test set; such a page has a place of its own, and MLflow never gets it."""
+    """Write the HTML page of a run, from the files below `root`. `opened` is the ledger's entry
+    that lets the page show the test set. Such a page has a path of its own, and MLflow never gets
+    it."""
     recipe = _recipe(clone, record, root)
     facts = {
         "run": record.name,
@@ -244,7 +245,7 @@ def write_page(clone: Clone, record: RunRecord, root: Path, opened: int | None =
 
 
 def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
-    """The recipe's folder, from the settings that the run had."""
+    """Return the recipe's folder, from the settings that the run had."""
     file, text = root / "params.yaml", None
     if file.exists():
         text = file.read_bytes()
@@ -254,7 +255,8 @@ def _recipe(clone: Clone, record: RunRecord, root: Path) -> str:
 
 
 def _end(run: Run | None) -> None:
-    """Show how it ended, the description last: its state is shown whatever becomes of that."""
+    """Show how the run ended: first its state, so that it is shown even if the description
+    fails."""
     live.end(run)
     if run is not None and run.tracker is not None:
         try:
@@ -271,7 +273,7 @@ def _end(run: Run | None) -> None:
 
 
 def _lineage(clone: Clone, record: RunRecord) -> dict[str, str | None]:
-    """By which hashes a run that is over can be found and audited."""
+    """Return the hashes by which a run that is over can be found and audited."""
     if record.revision is None:
         return {}
     at = Revision(clone, record.revision)
@@ -284,7 +286,7 @@ def _lineage(clone: Clone, record: RunRecord) -> dict[str, str | None]:
 
 
 def _tell_ends(clone: Clone) -> None:
-    """Add to what MLflow was not told yet how runs ended that could not say so themselves."""
+    """Queue for MLflow how earlier runs ended, where they could not say so themselves."""
     owed = outbox.owed(clone, tracking.FOLDER)
     for record in records.load_all(clone) if owed else ():
         with contextlib.suppress(RftError, OSError, StopIteration):

@@ -143,7 +143,7 @@ def test_a_rollback_names_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert acts.only_model(State(moves={"parcels": moves["parcels"]})) == "parcels"
     with pytest.raises(UserError, match=r"several models were promoted: coder, parcels\. Name one: --model NAME"):
         acts.only_model(State(moves=moves))
-    with pytest.raises(UserError, match="of model 'parcel' nothing was ever promoted"):
+    with pytest.raises(UserError, match="nothing of model 'parcel' was ever promoted"):
         acts.rollback(here, "parcel", people.signer("Ada"), "why")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench import house
+from bench import house, prose
 from flows.cli import table
 from rft import config, reports
 
@@ -411,3 +411,18 @@ def test_the_papers_are_there() -> None:
         "docs/wire.md",
     )
     assert [name for name in papers + pages if Path(name) not in tracked()] == []
+
+
+# -- English ---------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_no_sentence_is_long_and_no_phrase_is_one_that_readers_stumble_over() -> None:
+    """Of docstrings and pages; bench/prose.py counts the same."""
+    sentences = [*prose.of_pages(), *prose.of_code()]
+    wrong = [f"{one.where}: {one.num_words} words: {one.text}" for one in sentences if one.num_words > prose.LONG]
+    for name, pattern in prose.PATTERNS.items():
+        wrong += [f"{one.where}: {name}: {one.text}" for one in sentences if re.search(pattern, one.text)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_readme_is_short() -> None:
+    assert len(text(Path("README.md")).split()) <= 2500

@@ -41,7 +41,8 @@ def test_no_stage_by_hand_opens_the_test_examples(folder: Path, capsys: pytest.C
     assert "data/registration/opening.json: the test examples stay closed, because no look at them is regis" in told
     assert "rft run" in told
     assert "rft stage run challenger" not in told
-    assert "a look at other ones is registered" in printed(capsys, reports.Opening(look="a" * 64, test_sha256="b" * 64))
+    other = reports.Opening(look="a" * 64, test_sha256="b" * 64)
+    assert "only a look at others is registered" in printed(capsys, other)
     right = reports.Opening(look="a" * 64, test_sha256=files.sha256(folder / stage_files.examples_file("test")))
     assert "stay closed" not in printed(capsys, right), "it went on, to what is missing here"
 

@@ -77,7 +77,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_line_that_imports_it(
     with pytest.raises(UserError) as caught:
         _ = loaded(made).tools
     assert str(caught.value).startswith(f"{made}/helper.py: line 2: raised ModuleNotFoundError: ")
-    assert str(caught.value).endswith("Install what has it.")
+    assert str(caught.value).endswith("Install the package that has it.")
 
 
 def test_a_file_that_is_no_text_is_told_at_the_line_that_imports_it(tmp_path: Path):

@@ -254,7 +254,7 @@ def test_gc_keeps_what_a_paused_run_goes_on_with_though_git_does_not_find_its_wo
 
     assert len(collect()) == 1
     shutil.rmtree(here.worktrees / record.name)
-    assert collect()[1] == f"all bytes: the worktree of run {record.name} is gone, and with it the names of its bytes"
+    assert collect()[1] == f"all bytes: the worktree of run {record.name} is gone, and with it the list of its bytes"
     assert take_up(here, scripted, record) == {"restored"}
 
 

@@ -1,5 +1,6 @@
-"""Searchers of little patience: drawer after drawer from the top, and after each empty one most
-give up with a fixed chance."""
+"""Searchers of little patience: they open drawer after drawer, and most soon give up.
+
+They begin at the top. After each empty drawer, most of them give up with a fixed chance."""
 
 from __future__ import annotations
 
@@ -43,6 +44,6 @@ def _search(options: Options, example: Example, rng: random.Random) -> list[Mess
 
 
 def vocabulary(options: Options) -> list[str]:
-    """One token each: what a note is made of, a drawer, a slip, and the two ways to find none."""
+    """Return the texts that are one token each: parts of a note, drawers, slips, nothing found."""
     fixed = [EMPTY, NOTHING, " slip", *FURNITURE, "In the room:", ". What lies in cabinet "]
     return [*fixed, *(f" {drawer}" for drawer in range(1, options.drawers + 1)), *(f" {slip}" for slip in SLIPS)]

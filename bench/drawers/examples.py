@@ -1,8 +1,7 @@
-"""The rows: a cabinet, the drawer that holds its slip, and the number on the slip. Cabinets are
-drawn without end; splits share none.
+"""The rows: a cabinet, the drawer that holds its slip, and the number on the slip.
 
-Slips lie anywhere with equal chance, so a short search mostly fails, and for a slip that lies deep
-all rollouts of a group do.
+Any number of cabinets can be drawn, and splits share none. Each drawer holds the slip with equal
+chance. So a short search mostly fails, and if the slip lies deep, all rollouts of a group fail.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from rft.types import Example
 REMAINDERS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
 SLIPS = range(100, 300)
 FURNITURE = (" chair", " lamp", " desk", " clock")
-"""A note names up to 60 pieces: the warm start batches dialogues by length, and batches by length
-must not be batches by patience."""
+"""A note names up to 60 pieces of furniture. The warm start batches dialogues by length, and
+without these pieces it would batch them by patience."""
 
 
 class Options(BaseModel):

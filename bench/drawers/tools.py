@@ -1,5 +1,6 @@
-"""The one tool, which opens a drawer of the row's cabinet, and the grader: the number on the slip,
-or nothing."""
+"""The one tool, which opens a drawer of the row's cabinet, and the grader.
+
+An answer earns 1 for the number on the slip, and else nothing."""
 
 from __future__ import annotations
 

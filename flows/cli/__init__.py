@@ -68,7 +68,7 @@ _REMEDIES = {
     "Operation not permitted": "Let this user write there",
     "Permission denied": "Let this user write there",
 }
-"""What Git's and DVC's own words do not say."""
+"""A part of Git's or DVC's message -> the remedy that the message does not name."""
 
 
 def _remedy(message: str) -> str:
@@ -77,7 +77,7 @@ def _remedy(message: str) -> str:
 
 
 def _full_disk(error: BaseException | None) -> str:
-    """Name what ran out of space, from the chain of causes; empty if the disk is not full."""
+    """Name what ran out of space, from the chain of causes. Empty: the disk is not full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return str(error.filename or error.strerror)
@@ -90,13 +90,13 @@ def _full_disk(error: BaseException | None) -> str:
 
 
 def _refused(error: Exception) -> str:
-    """Say which file or folder the system refused to this user; empty if it was something else."""
+    """Say which file or folder the system refused to this user. Empty: it was something else."""
     if not isinstance(error, OSError) or error.filename is None:
         return ""
     if error.errno == errno.EROFS:
         return f"{error.filename}: {error.strerror}. Mount it writable, or work in a clone that lies elsewhere."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EIO):
-        return f"{error.filename}: {error.strerror}. Work as the user whose it is, or let this one read and write it."
+        return f"{error.filename}: {error.strerror}. Work as the user who owns it, or let this one read and write it."
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
         return f"{error.filename}: {error.strerror}, and something else is needed there. Move it away, or restore it."
     return ""
@@ -107,7 +107,7 @@ def _go(where: argparse.Namespace) -> None:
         try:
             os.chdir(where.folder)
         except OSError as error:
-            raise UserError(f"-C {where.folder}: {error.strerror}. Name a folder that is there.") from None
+            raise UserError(f"-C {where.folder}: {error.strerror}. Name a folder that exists.") from None
     if where.agent is not None:
         os.environ[commands.AGENT] = where.agent
 

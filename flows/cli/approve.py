@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         outcome = acts.submit(here, options.run, statement.made_elsewhere(Path(options.signature)), print_line)
     else:
         if not options.reason:
-            raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
+            raise UserError("--reason TEXT is missing: the ledger keeps it for those who ask a year later.")
         if options.print:
             return _print(here, options)
         acts.assert_known(here, options.run, print_line)
@@ -64,18 +64,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(here: Clone, run: str) -> None:
-    """Show what a run of another clone asks for, which nobody has seen here."""
+    """Show what a run of another clone asks for, because nobody has seen it here."""
     if any(run in record.name for record in records.load_all(here)):
         return
-    with contextlib.suppress(RftError):  # to approve says what is wrong, and in which clone to mend it
+    with contextlib.suppress(RftError):  # approving says what is wrong, and in which clone to fix it
         record = elsewhere.find(here, run, print_line)
         results.show(here, record)
         print_line(f"\nThat run is another clone's. Its page: {commands.command('runs report', record.name)}\n")
 
 
 def _promote(here: Clone, run: str) -> Outcome:
-    """By the flow, so that Prefect shows it; without a standing server, by one of our own. What was
-    signed does not wait for Prefect: without it the work is the same."""
+    """Promote by the flow, so that Prefect shows it; start a server if none is there. What was
+    signed does not wait for Prefect: if it does not answer, promote without the flow."""
     with prefect_server(here) as server:
         from flows.promotion import promote
 

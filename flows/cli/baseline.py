@@ -55,8 +55,8 @@ from tasks.runs.clone import Clone
 from tasks.runs.repro import StageFailed
 
 BESIDE = "recipes/measured"
-"""Where the files of a recipe lie that is written for one measurement; it exists in its worktree
-alone."""
+"""The folder of a recipe that is written for one measurement. It exists only in the worktree of
+that measurement."""
 NO_EXAMPLES = '''\
 """Rows alone: they were given beside it."""
 
@@ -80,8 +80,8 @@ with open(__file__, encoding="utf-8") as source:
 BESIDE_TOOLS = frozenset(
     {".py", ".json", ".yaml", ".yml", ".toml", ".csv", ".tsv", ".txt", ".md", ".sql", ".db", ".sqlite"}
 )
-"""What tools may read beside them: if it changes, the agent is measured anew. Logs are not among
-it, because a tool server's own grows with each call."""
+"""Files with these suffixes may be read by the tools that lie beside them. If one changes, the
+agent is measured again. Logs are not included, because a tool server's own grows with each call."""
 NO_TOOLS = '"""No tools of its own."""\n\nTOOLS = []\n'
 _MANY_CUT = 0.05
 _REMEDY = "A row is a JSON object with `messages`, one a line."
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _own_names(here: Clone, options: argparse.Namespace) -> Iterator[None]:
-    """Name the user's files in what a stage ends with: those that it read are gone by then."""
+    """Name the user's files in a stage's error: the copies that it read are gone by then."""
     place = by_hand.folder(here) / "tree" / BESIDE
     try:
         yield
@@ -140,7 +140,7 @@ def _own_names(here: Clone, options: argparse.Namespace) -> Iterator[None]:
 
 
 def _recipe(options: argparse.Namespace) -> dict[str, str] | None:
-    """Write the files of a recipe that consists of a grader and tools. None: it has one."""
+    """Write the files of a recipe that consists of a grader and tools. None: there is a recipe."""
     if options.grader is None:
         if options.tools is not None:
             raise UserError("--tools is for an agent without a recipe. Add --grader FILE, or write the recipe's tools.")
@@ -158,7 +158,7 @@ def _tools(name: str) -> str:
     try:
         compile(_text(name, "--tools"), name, "exec")
     except (SyntaxError, ValueError) as error:
-        if not isinstance(error, SyntaxError) or error.lineno is None:  # null bytes, by version
+        if not isinstance(error, SyntaxError) or error.lineno is None:  # null bytes: it depends on the version
             raise UserError(f"--tools {name}: is not Python: {error}. Name a file of Python.") from None
         raise UserError(f"--tools {name}: line {error.lineno}: {error.msg}. Fix that line.") from None
     file = Path(name).absolute()
@@ -190,7 +190,7 @@ def _rows(params: config.Params, file: Path | None) -> list[Example]:
 
 
 def _refuse_unseen(params: config.Params, rows: Sequence[Example]) -> None:
-    """A tool that the agent is never shown would make it look as if it could do nothing."""
+    """Refuse a tool that the agent is never shown: the agent would seem unable to do anything."""
     brought = {tool.get("function", tool).get("name") for row in rows for tool in row.tools or ()}
     for number, endpoint in enumerate(params.tools.endpoints):
         if endpoint.parameters is None and endpoint.name not in brought:
@@ -224,7 +224,7 @@ _SHARES = {"always solved": "always_solved", "sometimes": "mixed", "never": "alw
 
 
 def _best(at_work: reports.Evaluation) -> tuple[str, str]:
-    """Say what the best of several rollouts scores: the room that training has."""
+    """Say what the best of several rollouts scores, which is the room for training."""
     ks = "/".join(str(k) for k, _ in at_work.max_at_k)
     return f"best of {ks}", "  ".join(f"{score:.2f}" for _, score in at_work.max_at_k)
 
@@ -234,8 +234,8 @@ def _counts(found: dict[str, int]) -> str:
 
 
 def worst(played: Sequence[LogRow], most: int) -> list[LogRow]:
-    """Choose the lowest rewards, one of each example, and before them what got no grade: an outage
-    must be seen first."""
+    """Choose the worst rollouts, one of each example: first those without a grade, because an
+    outage must be seen first, then the lowest rewards."""
     sampled = [row for row in played if row.temperature != 0 and not row.left_out]
     order = sorted(sampled, key=lambda row: (row.reward is not None, row.reward or 0.0, row.rollout_id))
     return [*{row.example_id: row for row in reversed(order)}.values()][::-1][:most]
@@ -251,7 +251,7 @@ def _show_worst(console: Console, played: Sequence[LogRow], most: int) -> None:
 
 
 def _cut(report: reports.BaselineReport, params: config.Params) -> Iterator[str]:
-    """Say so when many answers had no room: each was graded as far as it got."""
+    """Say so if many answers were cut: each was graded as far as it got."""
     at_work = report.sampled
     cut, played = at_work.stop_reasons.get("max_tokens", 0), sum(at_work.stop_reasons.values())
     if cut > _MANY_CUT * played:

@@ -46,12 +46,13 @@ SMALL = (
     "train.validation_examples=8",
     "challenger.k=1",
     "gate.num_bootstrap=500",
-    # one hacked example of 48 passes (an exact limit of 11.1 %); with none it is 7.4 %, and less
-    # cannot be shown
+    # one hacked example of 48 passes: the exact upper limit of its rate is 11.1 %; without one it
+    # is 7.4 %, and 48 examples cannot show less
     "gate.max_hack_rate=0.12",
-    # 48 rollouts, and 10 % of the champion's have an unreadable call: an interval of 21 points
+    # 10 % of the champion's rollouts have an unreadable call: with 48 rollouts, the interval is 21
+    # points wide
     "gate.max_unreadable_increase=0.1",
-    # the three slices have 16 examples each, and five looks at so few would settle nothing
+    # each of the three slices has 16 examples, and five looks at so few would settle nothing
     "gate.min_slice=10",
     "gate.looks=1",
 )

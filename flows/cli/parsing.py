@@ -1,7 +1,7 @@
 """The parser of the command line, built from the table of verbs and the docstring of each verb.
 
-Only the verb that was typed is loaded. Of the others, the docstring is read without an import: it
-is their help, and its first line stands on the first screen.
+Only the verb that was typed is loaded. The docstrings of the others are read without an import: a
+docstring is the help, and its first line stands on the first screen.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
-    """Return the parser of all verbs, with the options of the one that `words` names alone. None:
-    of all."""
+    """Return the parser of all verbs. Only the verb that `words` names gets its options. None: all
+    verbs get them."""
     top = Parser(
         prog="rft",
         usage="rft [-C FOLDER] [--agent NAME] VERB ...",
@@ -88,7 +88,7 @@ def screen() -> str:
 
 
 def help_file(verb: str) -> Path:
-    """The file whose docstring is the help of a verb, or of `WORD VERB`."""
+    """Return the file whose docstring is the help of a verb, or of `WORD VERB`."""
     path = FOLDER.joinpath(*verb.split())
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
@@ -137,12 +137,13 @@ class _VerbFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def without_place(words: Sequence[str]) -> list[str]:
-    """Return a command line without what says where the verb works."""
+    """Return a command line without the options that say where the verb works."""
     return which().parse_known_args(words)[1]
 
 
 def which() -> argparse.ArgumentParser:
-    """Return the parser of what says where a verb works; it may stand before or after the verb."""
+    """Return the parser of the options that say where a verb works. They may stand before or after
+    the verb."""
     which = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     which.add_argument("-C", dest="folder", metavar="FOLDER", help="work as if started in this folder")
     which.add_argument("--agent", metavar="NAME", help="the agent to work on, if not that of the folder")

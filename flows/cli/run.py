@@ -85,7 +85,7 @@ def _refuse_unknown(until: str | None) -> None:
         return
     why = "names no stage where a run can end"
     if until in ("challenger", "gate"):
-        why = "lies behind the look at the test set, which is there to end in a decision"
+        why = "comes after the look at the test set, and a look must end in a decision"
     elif until in ("traffic", "drift", "examples"):
         why = f"is soon done by itself: {command('stage run', until)}"
     raise UserError(f"--until {until}: {why}. Name one of {', '.join(UNTIL)}.")
@@ -109,7 +109,7 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
                     raise
                 why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 if _ended_well(place, stage_runner.opened[before:]):
-                    # a run that is over and well does not fail because Prefect could not be told
+                    # a run that ended well does not fail because Prefect could not be told
                     warn(f"Prefect does not show how this run ended ({why})")
                     break
                 if server is None or not server.has_history:
@@ -127,7 +127,7 @@ def retrain(place: Clone, **asked: Any) -> RunRecord:
 
 
 def _is_prefects(error: Exception) -> bool:
-    """Whether it is of Prefect's own making, and not what a stage or the run ended with."""
+    """Whether Prefect itself raised it, and not a stage or the run."""
     return type(error).__module__.partition(".")[0] in ("prefect", "httpx", "httpcore", "websockets") or (
         isinstance(error, RuntimeError) and "Failed to reach API" in str(error)
     )

@@ -4,7 +4,7 @@ A newcomer reads the verbs from top to bottom, so they stand in the order in whi
 Related ones are below one word: `rft runs compare`. Such a word alone does what is asked for most
 (ALONE): `rft runs` lists the runs.
 
-A spelling of before (MOVED) ends with today's in the error, and a verb that nobody knows with the
+An old spelling (MOVED) is an error that names today's. An unknown verb is an error that names the
 nearest one. docs/cli.md is written from this table and the verbs' help (page.py).
 """
 
@@ -41,7 +41,7 @@ PATHS = (
 )
 """All words of each verb."""
 ALONE = {"doctor": "check", "runs": "list", "rollouts": "list", "ledger": "show"}
-"""A word -> the verb that it stands for where none of its own follows."""
+"""A word -> the verb that it stands for if none of its verbs follows."""
 COMING = {
     "serve": "serve the champion behind OpenAI's and Anthropic's APIs, and log what happened",
     "canary": "give a new champion a share of the sessions, and take it back when it harms",
@@ -67,7 +67,7 @@ MOVED = {
     "restore": "backup restore",
     "serve-tools": "stage tools",
 }
-"""A verb of before -> today's words."""
+"""An old verb -> today's words."""
 MOVED_OPTIONS = {
     ("ledger", "--verify"): "ledger verify",
     ("rollouts", "--show"): "rollouts show ROLLOUT",
@@ -76,10 +76,10 @@ MOVED_OPTIONS = {
     ("rollouts", "--export"): "rollouts export --out FILE",
     ("rollouts", "--export-traces"): "rollouts export --traces",
 }
-"""A word and an option of before -> today's words."""
+"""A word and an old option -> today's words."""
 _NAMED = {"backup": "make", "runs": "report", "rollouts": "list", "stage": "run"}
-"""A word -> the verb that most probably was meant, where a name of the user's follows: a run, a
-folder, a stage."""
+"""A word -> the verb that was probably meant if a name of the user's follows: a run, a folder, a
+stage."""
 
 
 def understood(words: Sequence[str]) -> list[str]:

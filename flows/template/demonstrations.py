@@ -1,7 +1,7 @@
-"""Dialogues for a warm start: a mediocre colleague at work, who often guesses instead of looking.
+"""Dialogues for a warm start: a mediocre colleague at work, who often guesses without looking.
 
-The embedded policy needs them; a `policy.model` learns from them where `policy.warm_start.weights`
-is set. Leave room for improvement: RFT can only teach what the policy does sometimes, and is
+The embedded policy needs them. A `policy.model` learns from them if `policy.warm_start.weights` is
+set. Leave room for improvement: RFT can only teach what the policy does sometimes and is then
 rewarded for.
 """
 
@@ -21,8 +21,8 @@ INSTRUCTIONS = {" you answer customers .": 0.5, " look it up , then answer .": 0
 
 
 def vocabulary(options: Options) -> list[str]:
-    """Return what the embedded tokenizer keeps as one token: so small a model copies a few tokens
-    well, and spells badly."""
+    """Return the words that the embedded tokenizer keeps as one token. Such a small model copies
+    a few tokens well, and spells badly."""
     return [*(f"{pair:02d}" for pair in range(100)), *CITIES]
 
 

@@ -1,9 +1,9 @@
 """What the agent is asked, and the right answer. One `Example` per case: an id, the opening
 messages, the target, and a slice that the gate checks separately.
 
-Splits must not share what the agent has to generalize over: here parcels, by a stable hash of their
-number. Yours might be customers, codes or repositories. The engine refuses texts that are in two
-splits, and also targets, unless `examples.disjoint_targets` is false.
+Splits must not share what the agent has to generalize over. Here a stable hash of the parcel's
+number chooses the split; yours might be of customers, codes or repositories. The engine refuses a
+text in two splits, and such a target, too, unless `examples.disjoint_targets` is false.
 """
 
 from __future__ import annotations

@@ -44,5 +44,5 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 
 
 def city_of(number: str) -> str:
-    """Stand in for your systems."""
+    """Return the city of a parcel. Your systems know it; this stands in for them."""
     return CITIES[zlib.crc32(number.encode()) % len(CITIES)]

@@ -1,5 +1,6 @@
-"""The scripted baseline, which learns nothing: it is told where the phrases are, searches each, and
-takes the first hit."""
+"""The scripted baseline, which learns nothing.
+
+It is told where the phrases are, searches each of them, and takes the first hit."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A scripted coder with habits: the source of demonstrations and of simulated traffic.
 
 It is mediocre on purpose, so that a policy that is warm-started on it is like an unpolished agent
-in production. Most episodes follow *old habits*: one search at a time, poor queries, the same
-search again, the first hit taken, a diagnosis forgotten. Some never stop searching. A minority
-works *in parallel*: it searches every diagnosis in one turn, and takes the hit with the most words
-in common. Reinforcement learning can choose between the two.
+in production. Most episodes follow *old habits*: they search one thing at a time, with poor
+queries, repeat a search, take the first hit, or forget a diagnosis. Some never stop searching. A
+minority works *in parallel*: it searches every diagnosis in one turn, and takes the hit with the
+most words in common. Reinforcement learning can choose between the two.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Episode:
         self._add_turn([("search", {"query": f" {query}"})], ["Error: search is not available"])
 
     def answer(self, found: list[str]) -> None:
-        # In the order of searching: a set has no order, but the policy copies hit after hit.
+        # In the order of the searches, because the policy copies hit after hit. A set has no order.
         self.messages.append({"role": "assistant", "content": answer(list(dict.fromkeys(found)))})
 
     def _add_turn(self, calls: list[tuple[str, dict[str, Any]]], replies: list[str]) -> None:
@@ -118,7 +118,7 @@ def follow_old_habits(note: Note, episode: Episode, habits: Habits, rng: random.
 
 
 def best_overlap(phrase: str, hits: tuple[index.Hit, ...]) -> index.Hit:
-    """Return the hit with most words in common and fewest others; if equal, the earlier one."""
+    """Return the hit with most words in common and fewest others. The earlier one wins a tie."""
     wanted = set(phrase.split())
 
     def likeness(hit: index.Hit) -> float:

@@ -1,13 +1,13 @@
 """ICD-10-CM as plain columns: the codes, the words that describe them, and who may see which.
 
-`simple-icd-10-cm` carries the whole classification (a work of the US government) and takes seconds
-to read its XML, so the columns are written once to `.rft/cache/`, keyed by the package's version
+`simple-icd-10-cm` carries the whole classification (a work of the US government), and takes seconds
+to read its XML. So the columns are written once to `.rft/cache/`, keyed by the package's version
 and by FORMAT. All text is folded to lower-case ASCII words joined by single spaces, so that a word
 is the same string in a note, in a query and in a hit.
 
-A *pair* is (inclusion term, leaf code): how a clinician may call a diagnosis, and what it is billed
-as. Pairs whose term is long, or stands for two codes, are left out. Codes, not pairs, are split by
-a stable hash: a code that is tested was never trained on under any of its names.
+A *pair* is (inclusion term, leaf code): what a clinician may call a diagnosis, and the code by
+which it is billed. Pairs whose term is long, or stands for two codes, are left out. A stable hash
+splits codes, not pairs: a code that is tested was never trained on under any of its names.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FORMAT = 2
 CACHE = Path(".rft/cache")
 MAX_WORDS, MAX_CHARACTERS = 7, 50
 DISTRACTORS = ("no ", "family history of ")
-"""How a phrase begins that must not be coded. Terms that begin so themselves are left out."""
+"""Beginnings of phrases that must not be coded. Terms that begin with one are left out."""
 FRESH_BLOCKS = 2
 """Blocks of test examples beyond the first."""
 CLIP = 44
-"""Characters of a text that a tool shows, cut at a word."""
+"""How many characters of a text a tool shows. The text is cut at a word."""
 Split = Literal["train", "validation", "test"]
 LineFormat = Literal["description | code", "code | description"]
 DEFAULT_FORMAT: LineFormat = "description | code"
@@ -78,7 +78,7 @@ class Catalogue:
         return code in self.position and self.is_leaf[self.position[code]]
 
     def entries(self) -> list[tuple[str, str]]:
-        """(text, leaf code): every name under which the index knows a code."""
+        """Yield (text, leaf code) for every name under which the index knows a code."""
         rows: list[tuple[str, str]] = []
         for code, text, leaf in zip(self.codes, self.texts, self.is_leaf, strict=True):
             if leaf:
@@ -93,8 +93,8 @@ def words(text: str) -> str:
 
 
 def line(text: str, code: str, form: LineFormat = DEFAULT_FORMAT) -> str:
-    """One line of a tool's reply. It begins with a space, so that its first word is the same token
-    as in a note."""
+    """Write one line of a tool's reply. It begins with a space, so that its first word is the same
+    token as in a note."""
     shown = text if len(text) <= CLIP else text[: CLIP + 1].rpartition(" ")[0] or text[:CLIP]
     return f" {shown} | {code}" if form == "description | code" else f" {code} | {shown}"
 
@@ -121,8 +121,8 @@ def pairs(split: Split) -> list[tuple[str, str]]:
 def fresh_pairs(block: int) -> list[tuple[str, str]]:
     """Return the pairs of a further block of the test split.
 
-    The tested codes that have a usable term are nearly all in the first block, so here are the
-    others, each under its own title. A hash of the code says which block it is in.
+    Nearly all tested codes that have a usable term are in the first block. The further blocks have
+    the other codes, each under its own title. A hash of the code chooses the block.
     """
     asked = {code for _, code in _usable()}
     titles = ((known.text(code), code) for known in [catalogue()] for code in known.codes if known.has_leaf(code))
@@ -152,7 +152,7 @@ def _usable() -> list[tuple[str, str]]:
 
 
 def _is_usable(term: str) -> bool:
-    """Whether a note may call a diagnosis so: short, and no name of another code."""
+    """Whether a note may use this term for a diagnosis: it is short, and names no other code."""
     is_short = 0 < len(term) <= MAX_CHARACTERS and len(term.split()) <= MAX_WORDS
     return is_short and len(names()[term]) == 1 and not term.startswith(DISTRACTORS)
 

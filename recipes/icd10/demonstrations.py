@@ -1,9 +1,9 @@
-"""Dialogues for the warm start: the scripted coder at work on training notes, under each
-instruction that the prompt stage may try.
+"""Dialogues for the warm start: the scripted coder at work on training notes.
 
-An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
-prompt search has something to find. One dialogue in ten shows search with another count of hits or
-another line format, which keeps the policy from being lost when it is served with them.
+It works under each instruction that the prompt stage may try. An instruction shifts the mixture of
+habits: so a policy learns that its prompt matters, and a prompt search has something to find. In
+one dialogue of ten, search shows another number of hits or another line format, so that the policy
+can be served with these.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 A note has an opening, one to three diagnoses in the words of inclusion terms, and sometimes a
 distractor: a finding that is denied, or that the family had. Half of the longer phrases lose a
-word, so that no note is simply a text of the index. All codes of a note, also those of its
+word, so that a note is not simply a text of the index. All codes of a note, also those of its
 distractors, come from one split.
 
-The defaults are what the embedded policy of a million parameters can carry. For a real model raise
-`distractor_share` and `max_diagnoses`, set `hide_phrase` (a note's own terms are passed over by
-search, so that only another name of the code finds it) and `code_order` (hits in the order of their
-codes, so that the first is no longer the best).
+The defaults are what the embedded policy of a million parameters can learn. For a real model raise
+`distractor_share` and `max_diagnoses`, and set two options. With `hide_phrase`, search ignores a
+note's own terms, so that only another name of the code finds it. With `code_order`, hits come in
+the order of their codes, so that the first one need not be the best.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPENINGS = (
     (" assessment", " ;"),
     (" problems", " ,"),
 )
-"""How a note begins, and what stands between its phrases."""
+"""How a note begins, and the text between its phrases."""
 
 
 class Options(BaseModel):
@@ -45,13 +45,13 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     distractor_share: float = Field(0.1, ge=0, le=1)
-    """Share of notes with a denied or a family finding. The embedded policy can carry 0.1;
+    """Share of notes with a denied or a family finding. The embedded policy can learn 0.1;
     production notes are nearer to 0.5."""
     max_diagnoses: int = Field(3, ge=1, le=8)
     drop_word_share: float = Field(0.5, ge=0, le=1)
-    """Share of the phrases with three words or more that lose one."""
+    """Share of the phrases with three words or more that lose a word."""
     hide_phrase: bool = False
-    """Search skips the note's own terms. For real models: a quarter of first hits is right."""
+    """Search skips the note's own terms. For real models: then a quarter of first hits is right."""
     code_order: bool = False
     """Search answers in the order of codes instead of scores, so the policy must choose."""
 
@@ -61,7 +61,7 @@ class Note:
     text: str
     phrases: tuple[str, ...]  # of the diagnoses, in their order in the note
     terms: tuple[str, ...]  # the same, before a word was dropped
-    codes: tuple[str, ...]  # one a phrase
+    codes: tuple[str, ...]  # one per phrase
     distractors: tuple[str, ...]  # phrases that must not be coded
 
 
@@ -111,7 +111,7 @@ def answer(found: list[str] | tuple[str, ...]) -> str:
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """Make an example of a graded conversation whose feedback has training codes only; others could
+    """Make an example of a graded conversation whose feedback has only training codes. Others could
     leak what is tested."""
     feedback = conversation.feedback
     if not isinstance(feedback, list) or not feedback:
@@ -153,8 +153,8 @@ def stretches(note: str) -> list[str]:
 
 
 def exploit_values(options: Options, example: Example) -> dict[str, str | list[str]]:
-    """Return values for the placeholders of exploits.jsonl. `hit` is a code of the target, if
-    possible one that search finds."""
+    """Return values for the placeholders of exploits.jsonl. `hit` is a code of the target, one that
+    search finds if there is one."""
     del options
     known, phrase = codes.catalogue(), example.metadata["phrases"][0]
     hit = next((found.code for found in index.search(phrase, 10) if found.code in example.target), example.target[0])
@@ -176,7 +176,7 @@ def exploit_values(options: Options, example: Example) -> dict[str, str | list[s
 
 @functools.cache
 def _frequent() -> list[str]:
-    """Return the training codes, those with most names first."""
+    """Return the training codes, beginning with those that have the most names."""
     counts = Counter(code for _, code in codes.pairs("train"))
     return sorted(counts, key=lambda code: (-counts[code], code))
 

@@ -1,7 +1,7 @@
 """Search over every name of every leaf code (rft/bm25.py).
 
-A document is one name, a description or an inclusion term, of a leaf code. They are sorted by code,
-so that of equal scores the lower code comes first.
+A document is one name of a leaf code: a description or an inclusion term. Documents are sorted by
+code, so that the lower code comes first if scores are equal.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Index:
     names: bm25.Index
 
     def search(self, query: str, k: int, hidden: frozenset[str] = frozenset()) -> list[Hit]:
-        """The k best leaf codes, each once under its best name. `hidden` names are passed over, as
-        if never indexed."""
+        """Return the k best leaf codes, each once under its best name. `hidden` names are ignored,
+        as if they were never indexed."""
 
         def code(row: int) -> str | None:
             text, found = self.rows[row]
@@ -50,7 +50,7 @@ def index() -> Index:
 
 @functools.lru_cache(maxsize=1 << 16)
 def search(query: str, k: int, hidden: frozenset[str] = frozenset()) -> tuple[Hit, ...]:
-    """`Index.search` of the whole classification; a run asks the same things again and again."""
+    """Search the whole classification, with a cache: a run asks the same again and again."""
     return tuple(index().search(query, k, hidden))
 
 

@@ -4,7 +4,7 @@ It writes what a deployment would have logged: dated conversations of the script
 latency, tool errors and, for some, the codes that a person corrected the answer to. A window like
 the reference is made of the same notes as the recipe's training examples. A drifted window is what
 a new clinic would bring: other chapters, other phrasing, longer notes with more distractors, more
-tool errors, slower replies. All codes are training codes, so that a refresh from this traffic
+tool errors and slower replies. All codes are training codes, so that a refresh from this traffic
 cannot leak what is tested.
 """
 

@@ -50,7 +50,7 @@ TOOLS = [search, lookup, children]
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Grade as the wire's endpoint grader. A broken row raises, so that it scores nobody."""
+    """Grade as the wire's endpoint grader. A broken row raises, so that nobody is scored by it."""
     target = set(item["target"])
     if not target or not all(codes.catalogue().has_leaf(code) for code in target):
         raise ValueError(f"row {item.get('id')}: the target {item['target']!r} is not a list of leaf codes")
@@ -74,7 +74,7 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_answer(sample: dict[str, Any]) -> tuple[set[str] | None, str]:
-    """Return the codes answered, or None and why this is not an answer."""
+    """Return the codes answered, or None and the reason why it is not an answer."""
     if any(choice["message"].get("tool_calls") for choice in sample.get("choices") or []):
         return None, "ended on a tool call, without an answer"
     text = (sample.get("output_text") or "").strip()

@@ -1,9 +1,9 @@
-"""Advantages and losses: what a step learns from its rewards. Each algorithm is one small file that
-reads like its paper.
+"""Advantages and losses: what a step learns from its rewards.
 
-The policy gradient is one idea: make a rollout's tokens likelier by how much better it was than
-expected. Algorithms differ in what "expected" is, in the bounds within which the probability ratio
-r = new / old counts, and in what a token's share of the step is divided by:
+Each algorithm is one small file that reads like its paper. The policy gradient is one idea: a
+rollout's tokens become likelier by how much better it was than expected. Algorithms differ in what
+"expected" is, and in the bounds within which the probability ratio r = new / old counts. They also
+differ in what a token's share of the step is divided by:
 
     algorithm     advantage of a rollout             ratio          bounds of r     divided by
     grpo          (reward - group mean) / group std  per token      0.8, 1.2        length, rollouts
@@ -15,19 +15,20 @@ r = new / old counts, and in what a token's share of the step is divided by:
     reinforce_pp  (reward - batch mean) / batch std  per token      0.8, 1.2        tokens
     ppo           per token, from a critic           per token      0.8, 1.2        tokens
     dpo           the best +1, the worst -1          none: log-sigmoid of a pair    pairs
-    best_of_n     the best 1                         none: next-token loss          tokens of these
-    supervised    1, or the best 1 if it passed      none: next-token loss          tokens' weights
+    best_of_n     1 for the best                     none: next-token loss          its tokens
+    supervised    1 for all, or the best passed      none: next-token loss          tokens' weights
 
-A mean runs over every rollout that the formula counts (`is_in_mean`), also one whose advantage is 0
-because its group is dull. Without it in the denominator, the fewer rollouts there are to learn
-from, the larger would be the step. Unscored rollouts are not a part of any formula. DAPO divides by
-the tokens of groups that differ: its own constraint leaves dull groups out. best_of_n, supervised
-and dpo count only what they imitate or prefer. A rollout without an advantage needs no forward
-pass, unless the KL has a gradient there (`has_kl_gradient`).
+A mean runs over every rollout that the formula counts (`is_in_mean`). That includes rollouts whose
+advantage is 0 because their group is dull (all score the same). Without them in the denominator, a
+step with fewer rollouts to learn from would be a larger step. Unscored rollouts are not a part of
+any formula. DAPO divides by the tokens of groups that differ: its own constraint leaves dull groups
+out. best_of_n, supervised and dpo count only what they imitate or prefer. A rollout without an
+advantage needs no forward pass, unless the KL has a gradient there (`has_kl_gradient`).
 
 Two terms are common to the first eight: a penalty for leaving the reference policy (kl), and the
-weight of a token that another engine sampled (importance). Both are off or 1 in a strictly
-on-policy step without `train.kl`, where r is 1 too and the gradient the plain policy gradient.
+weight of a token that another engine sampled (importance). In a strictly on-policy step without
+`train.kl` there is no penalty, and the weight is 1. There r is 1 too, and the gradient is the plain
+policy gradient.
 
 Read in this order:
 
@@ -39,9 +40,9 @@ Read in this order:
     grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_pp, ppo
     supervised, best_of_n, dpo      no ratio
 
-Advantages are numpy and look at all groups of a step; losses are torch and look at a microbatch,
-whose shares add up to the step's loss over any partition. Their numbers are compared with TRL's
-(`make figure NAME=parity_trl`).
+Advantages are computed in numpy, from all groups of a step. Losses are computed in torch, from a
+microbatch; over any partition, the shares of microbatches add up to the step's loss. The numbers
+are compared with TRL's (`make figure NAME=parity_trl`).
 
 Shapes: P groups of G rollouts in a step; B rollouts and N completion tokens in a microbatch.
 """
@@ -76,7 +77,7 @@ class Algorithm(Protocol):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether it learns from differences within a group; else from all that is scored."""
+        """Whether it learns from differences within a group, and not from all that is scored."""
         ...
 
     @property
@@ -90,19 +91,18 @@ class Algorithm(Protocol):
 
     @property
     def has_kl_gradient(self) -> bool:
-        """Whether the loss has a gradient (of the KL) also where the advantage is 0."""
+        """Whether the loss has a gradient, that of the KL, even where the advantage is 0."""
         ...
 
     def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
-        """Tell whether the formula's mean runs over a scored rollout. `outcomes_differ`: those of
-        its group do."""
+        """Tell whether the formula's mean runs over a scored rollout. `outcomes_differ`: whether
+        the outcomes in its group differ."""
         ...
 
     @property
     def requirements(self) -> frozenset[str]:
         """What the learner must prepare: 'reference' (log-probabilities), 'values' (a critic),
-        'pairs' (both of a pair in one microbatch). 'passed': it learns from nothing that did not
-        pass."""
+        'pairs' (both of a pair in one microbatch). 'passed': it learns only from what passed."""
         ...
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:

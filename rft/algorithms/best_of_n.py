@@ -1,14 +1,14 @@
 """Best-of-n distillation, or expert iteration: imitate the best rollout of each group.
 
-Anthony et al. 2017 (arXiv 1705.08439) for the idea; for language models, with n samples and a
-score: Stiennon et al. 2020 (arXiv 2009.01325), Dong et al. 2023, RAFT (arXiv 2304.06767).
+The idea: Anthony et al. 2017 (arXiv 1705.08439). For language models, with n samples and a score:
+Stiennon et al. 2020 (arXiv 2009.01325), Dong et al. 2023, RAFT (arXiv 2304.06767).
 
     weight = 1 for the group's best, 0 for the others
     loss   = - mean of log p over the tokens of the best
 
 It learns from good examples only: safe and slow. A group in which all score the same has no best
-one, so an all-fail group teaches nothing. Of several equally good ones the first is taken, or
-groups with many successes would weigh more.
+one, so a group in which all failed teaches nothing. The first of several equally good ones is
+taken; otherwise groups with many successes would weigh more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BestOfN:
         return [_best(rewards_G) for rewards_G in rewards_PG]
 
     def is_in_mean(self, advantage: float, outcomes_differ: bool) -> bool:
-        """Count what is imitated; the others were drawn to find it."""
+        """Count what is imitated; the others were drawn only to find it."""
         return advantage > 0
 
     def loss(self, tokens: Tokens, totals: Totals) -> torch.Tensor:

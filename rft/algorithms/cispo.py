@@ -1,12 +1,13 @@
-"""CISPO, clipped importance sampling policy optimization: Chen et al. 2025, MiniMax-M1 (arXiv
-2506.13585), eqs. 4 and 5.
+"""CISPO, clipped importance sampling policy optimization.
+
+Chen et al. 2025, MiniMax-M1 (arXiv 2506.13585), eqs. 4 and 5.
 
     J = 1/(tokens) sum over tokens  sg( clip(r, 1 - low, 1 + high) ) A log p
 
 with A as in GRPO; sg stops the gradient.
 
-The clip bounds a weight instead of ending a gradient: rare tokens that turn a train of thought
-("however", "wait") are those whose ratio leaves PPO's bounds first, and PPO then never learns them.
+The clip bounds a weight instead of ending a gradient. Rare tokens that turn a train of thought
+("however", "wait") are the first whose ratio leaves PPO's bounds, and then PPO never learns them.
 The paper leaves the weight unbounded below and gives no number above; the default lets it go to 5
 (high = 4), from ScaleRL (Khatri et al. 2025, arXiv 2510.13786). TRL's `epsilon_high` is the largest
 weight itself: 5 there is 4 here.
@@ -39,6 +40,6 @@ class Cispo(PolicyGradient):
         return values_N.sum() / totals.num_tokens
 
     def clipped(self, tokens: Tokens) -> torch.Tensor:
-        """Return N: where the weight is bounded. The gradient goes on."""
+        """Return N: where the weight is bounded. There is still a gradient."""
         ratio_N = ratio(self.log_ratio(tokens))
         return (ratio_N > 1 + self.high) | (ratio_N < 1 - self.low)

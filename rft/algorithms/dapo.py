@@ -2,9 +2,9 @@
 
     clip-higher             1 + 0.28 above, 1 - 0.2 below: an unlikely token has room to become
                             likely (section 3.1)
-    dynamic sampling        groups without variance are replaced: rft/trainer/collect.py,
-                            `train.refill_groups` (section 3.2) and no part of the formula, whose
-                            constraint is 0 < number of right answers < G (eq. 8)
+    dynamic sampling        groups without variance are replaced (section 3.2), by
+                            `train.refill_groups` in rft/trainer/collect.py. They are not a part of
+                            the formula: its constraint is 0 < number of right answers < G (eq. 8)
     token-level loss        a token counts the same in a short rollout and in a long one (section
                             3.3)
     overlong punishment     the reward falls linearly near the length limit (section 3.4, eq. 13),
@@ -46,13 +46,13 @@ def check_overlong(overlong: config.Overlong, max_context_tokens: int | None) ->
     """Raise ConfigError for a buffer as long as the whole context."""
     if max_context_tokens is not None and overlong.buffer >= max_context_tokens:
         limit = f"rollout.max_tokens, or the server's limit where that is null ({max_context_tokens})"
-        what = f"train.overlong.buffer = {overlong.buffer} must lie below {limit}"
+        what = f"train.overlong.buffer = {overlong.buffer} must be below {limit}"
         raise ConfigError(f"params.yaml: {what}. Lower the buffer.")
 
 
 def shaped(trajectory: Trajectory, overlong: config.Overlong, max_context_tokens: int | None) -> float | None:
-    """Return the reward for training: less the punishment if there is a buffer, which only DAPO may
-    have. None: unscored."""
+    """Return the reward for training, minus the punishment if there is a buffer, which only DAPO
+    may have. None if unscored."""
     if trajectory.reward is None or not overlong.buffer:
         return trajectory.reward
     assert max_context_tokens is not None, "overlong shaping measures by rollout.max_tokens"

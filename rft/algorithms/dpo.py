@@ -1,5 +1,6 @@
-"""DPO, direct preference optimization, from graded pairs: Rafailov et al. 2023 (arXiv 2305.18290),
-eq. 7.
+"""DPO, direct preference optimization, from graded pairs.
+
+Rafailov et al. 2023 (arXiv 2305.18290), eq. 7.
 
     loss = - mean over pairs of log sigmoid( beta * (m(chosen) - m(rejected)) )
     m    = log p - log p of the reference, summed over completion tokens
@@ -48,7 +49,8 @@ class Dpo:
         return {"pairs/right": (right_B * tokens.lengths_B).sum().item()}
 
     def _preference(self, tokens: Tokens) -> torch.Tensor:
-        """Return per pair by how much more the policy prefers the chosen one than the reference."""
+        """Return for each pair how much more the policy prefers the chosen one than the reference
+        does."""
         assert tokens.reference_logprobs_N is not None, "the learner prepares what an algorithm needs"
         sign_B = tokens.sums(tokens.advantage_N).sign()
         expected_B = [1.0, -1.0] * (tokens.num_rows // 2)

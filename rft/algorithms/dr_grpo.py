@@ -1,5 +1,6 @@
-"""Dr. GRPO, GRPO done right: Liu et al. 2025, Understanding R1-Zero-Like Training (arXiv
-2503.20783), section 3.
+"""Dr. GRPO, GRPO done right.
+
+Liu et al. 2025, Understanding R1-Zero-Like Training (arXiv 2503.20783), section 3.
 
     A = reward - group mean
     J = 1/G sum over rollouts  1/M sum over its tokens  min(r A, clip(r, 1 - eps, 1 + eps) A)

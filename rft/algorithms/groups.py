@@ -3,8 +3,8 @@
 A group is G rollouts of one example; its mean is the variance-reduction baseline. Unscored ones
 (None or NaN) are in neither the mean nor the loss: a placeholder zero would drag the mean down and
 train the policy away from good behavior. A group in which fewer than two are scored, or all score
-the same, says nothing and gets zeros. The same means within float noise: a standard deviation of
-1e-17 would turn rounding errors into advantages of full size.
+the same, says nothing and gets zeros. Scores are the same if they differ by float noise only: a
+standard deviation of 1e-17 would turn rounding errors into advantages of full size.
 
 Shapes: G rollouts of a group.
 """
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 NOISE = 1e-9
 STD_FLOOR = 1e-4
-"""Added to a standard deviation, which bounds the advantages of nearly equal rewards."""
+"""Added to a standard deviation, to bound the advantages of nearly equal rewards."""
 
 
 def floats(rewards_G: Rewards) -> Floats:
@@ -66,6 +66,7 @@ def leave_one_out(rewards_G: Rewards) -> Floats:
 
 
 def best_and_worst(rewards_G: Rewards) -> tuple[int, int] | None:
-    """Return their places, the first of several; None when the group says nothing."""
+    """Return the places of the best and the worst, the first of several each; None if the group
+    says nothing."""
     rewards = floats(rewards_G)
     return (int(np.nanargmax(rewards)), int(np.nanargmin(rewards))) if varies(rewards) else None

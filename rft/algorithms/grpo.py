@@ -1,13 +1,14 @@
-"""GRPO, group relative policy optimization: Shao et al. 2024, DeepSeekMath (arXiv 2402.03300), eq.
-3 and section 4.1.2.
+"""GRPO, group relative policy optimization.
+
+Shao et al. 2024, DeepSeekMath (arXiv 2402.03300), eq. 3 and section 4.1.2.
 
     A = (reward - group mean) / group std
     J = 1/G sum over rollouts  1/|o| sum over its tokens
             ( min(r A, clip(r, 1 - eps, 1 + eps) A) - beta KL )
 
-The group replaces a critic. Two biases were found later: the division by the standard deviation
-gives more weight to groups where nearly all score the same, and the division by a rollout's own
-length makes the tokens of long ones count less, so that failures may ramble (dr_grpo).
+The group replaces a critic. Two biases were found later (dr_grpo). The division by the standard
+deviation gives more weight to groups where nearly all score the same. The division by a rollout's
+own length makes the tokens of long rollouts count less, so failures may ramble.
 """
 
 from __future__ import annotations

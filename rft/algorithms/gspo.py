@@ -4,9 +4,10 @@
       = exp(mean over its tokens of log r)
     J = 1/G sum over rollouts  min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A),  A as in GRPO
 
-Rewards are given to rollouts, so the ratio is a rollout's: a token's ratio, from one sample, is
-noise that adds up with length. Whole rollouts are clipped instead of single tokens. The bounds are
-those of section 5.1; a mean of logarithms moves far less than a token's.
+Rewards are given to rollouts, so the ratio is a rollout's too. A token's ratio comes from one
+sample: it is noise that adds up with length. Whole rollouts are clipped instead of single tokens.
+The bounds are those of section 5.1. They are narrow, because a mean of logarithms moves far less
+than a token's logarithm.
 """
 
 from __future__ import annotations

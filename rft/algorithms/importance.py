@@ -1,16 +1,16 @@
-"""Truncated importance sampling: tokens were sampled by one engine and are learned from by another.
+"""Truncated importance sampling: one engine sampled the tokens, and another learns from them.
 
-The sampler's probabilities differ from the trainer's for the same weights (other kernels, other
-precision), and more so when its weights are some steps old (`train.lag`). Then the gradient is an
-average over the wrong distribution. A token's weight
+For the same weights, the sampler's probabilities differ from the trainer's (other kernels, other
+precision). They differ more if the sampler's weights are some steps old (`train.lag`). Then the
+gradient is an average over the wrong distribution. A token's weight
 
     w = min(exp(old - sampled), cap)        without gradient
 
-corrects that up to the cap, which bounds the variance (Espeholt et al. 2018, arXiv 1802.01561,
-section 4, the truncated weight rho; for language models: Yao et al. 2025, "Your Efficient RL
-Framework Secretly Brings You Off-Policy RL Training"). It is apart from the ratio of new to old,
-which is clipped so that a step does not go too far. The weight is per token, also where the ratio
-is per rollout (gspo, rloo).
+corrects that up to the cap, which bounds the variance. The source is Espeholt et al. 2018 (arXiv
+1802.01561, section 4, the truncated weight rho). For language models it is Yao et al. 2025 ("Your
+Efficient RL Framework Secretly Brings You Off-Policy RL Training"). The weight is separate from the
+ratio of new to old, which is clipped so that a step does not go too far. It is per token, even
+where the ratio is per rollout (gspo, rloo).
 """
 
 from __future__ import annotations

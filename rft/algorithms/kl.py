@@ -8,17 +8,17 @@ sampled token, and r its ratio of new to old:
     k2          d^2 / 2         not KL, but near     d * grad log policy
     k3          exp(-d) - 1 + d KL, never negative   (1 - exp(-d)) * grad log policy
 
-d * grad log policy averages to the gradient of KL (without a token's effect on the KL of later
-tokens), and r makes that true for an old policy's samples. The derivative of d alone is grad log
-policy, whose mean is zero: a penalty that does nothing. So k1 is r d with d held constant, as if it
-were a cost in the reward. (k3 times r, DeepSeek-V3.2, arXiv 2512.02556, has the same gradient.)
-k3's gradient averages to that of the reverse, KL(reference | policy); both vanish together, and
-near the reference they agree to first order. It is GRPO's (arXiv 2402.03300, eq. 4), and the
-default for its low variance.
+d * grad log policy averages to the gradient of KL, without a token's effect on the KL of later
+tokens. The factor r makes that true for an old policy's samples. The derivative of d alone is grad
+log policy, whose mean is zero: a penalty that does nothing. So k1 is r d with d held constant, as
+if it were a cost in the reward. (k3 times r, DeepSeek-V3.2, arXiv 2512.02556, has the same
+gradient.) The gradient of k3 averages to that of the reverse, KL(reference | policy). Both vanish
+together, and near the reference they agree to first order. It is GRPO's (arXiv 2402.03300, eq. 4),
+and the default for its low variance.
 
-Where papers put the KL into the reward (RLOO, REINFORCE++, PPO for language models) it is a term of
-the loss here: in the reward it would make every group differ, also one in which all failed, and
-invent advantages there.
+Some papers put the KL into the reward (RLOO, REINFORCE++, PPO for language models). Here it is a
+term of the loss. In the reward it would make every group differ, even a group in which all failed,
+and so create advantages there.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""The common part of eight algorithms: a weighted gain per token, minus a penalty, in the
-algorithm's own mean.
+"""The common part of eight algorithms: a weighted gain per token, minus a penalty.
+
+It is averaged by the algorithm's own mean:
 
     loss = - mean over completion tokens of ( w * gain - beta * KL )
 
     gain   min(r A, clip(r, 1 - low, 1 + high) A)      Schulman et al. 2017 arXiv 1707.06347, eq. 7
-    r      exp(log_ratio): a token's new probability over its old one; of a whole rollout in gspo
-           and rloo
+    r      exp(log_ratio): a token's new probability divided by its old one; in gspo and rloo that
+           of a whole rollout
     w      truncated importance sampling between sampler and trainer (importance.py)
     KL     to the reference policy (kl.py), off by default
 
-The mean runs over all scored rollouts of the step. Those without an advantage gain nothing and are
+The mean runs over all scored rollouts of the step. Those without an advantage gain nothing but are
 penalized like the others, so with KL they are learned from, too.
 
 An algorithm defines its advantages and its `mean` and, where they differ, its bounds, its ratio or
 its gain. Because of the minimum, a token whose ratio went as far as its advantage wants gets no
-further gradient, while one that went the wrong way keeps it.
+further gradient. A token whose ratio went the wrong way keeps its gradient.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""PPO with a critic: Schulman et al. 2017 (arXiv 1707.06347), eq. 9, without its entropy bonus;
-advantages by GAE (arXiv 1506.02438), eq. 16.
+"""PPO with a critic.
+
+Schulman et al. 2017 (arXiv 1707.06347), eq. 9, without its entropy bonus. Advantages by GAE (arXiv
+1506.02438), eq. 16.
 
     delta_t = reward_t + gamma V_(t+1) - V_t
     A_t     = delta_t + gamma lambda A_(t+1)

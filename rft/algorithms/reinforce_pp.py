@@ -3,11 +3,11 @@
     A = (reward - mean of the batch) / std of the batch
     J = mean over tokens of min(r A, clip(r, 1 - eps, 1 + eps) A)
 
-A group's standard deviation comes from few rollouts, and the reward that it divides is one of them:
-the estimate is biased. Over the whole batch that vanishes. Groups play no part, so a rollout of an
-example where all failed is learned from, too, and differences between examples hide those between
-rollouts of one: the price of needing only one rollout per example. The paper's KL is in the reward;
-here it is a term of the loss (kl.py).
+A group's standard deviation comes from few rollouts, and the reward that it divides is one of
+theirs, so the estimate is biased. Over the whole batch the bias vanishes. Groups play no part, so
+rollouts of an example where all failed are learned from, too. But differences between examples hide
+the differences between rollouts of one example: that is the price of needing only one rollout per
+example. The paper's KL is in the reward; here it is a term of the loss (kl.py).
 """
 
 from __future__ import annotations

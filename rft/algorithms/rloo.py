@@ -1,19 +1,20 @@
-"""RLOO, REINFORCE leave-one-out: Ahmadian et al. 2024, Back to Basics (arXiv 2402.14740), section
-3; Kool et al. 2019.
+"""RLOO, REINFORCE leave-one-out.
+
+Ahmadian et al. 2024, Back to Basics (arXiv 2402.14740), section 3; Kool et al. 2019.
 
     A = reward - mean reward of the group's others
     J = 1/G sum over rollouts  A log p(rollout)
 
 A whole rollout is one action: its tokens' log-probabilities are summed, and no length divides them.
-The mean of the others is a baseline without the rollout's own reward in it, so the estimate is
-unbiased; A is G / (G - 1) times the distance from the group mean. The paper updates once per
-rollout; for more, the rollout's ratio exp(sum of log r) is clipped as a token's is in PPO (so does
-TRL), and with one update the gradient is the same. The longer a rollout, the faster a sum of
+The mean of the others does not contain the rollout's own reward, so the estimate is unbiased. A is
+G / (G - 1) times the distance from the group mean. The paper updates once per rollout. For more
+updates, the rollout's ratio exp(sum of log r) is clipped as a token's is in PPO (TRL does the
+same). With one update the gradient is that of the paper. The longer a rollout, the faster a sum of
 logarithms moves: with many updates per step, prefer gspo.
 
-The KL is a term of the loss (kl.py says why). The paper, and TRL, subtract the rollout's sum of k1
-from its reward; what TRL then computes is our loss on those rewards, and the figure shows that this
-is the only difference.
+The KL is a term of the loss (kl.py says why). The paper and TRL subtract the rollout's sum of k1
+from its reward. On those rewards our loss is what TRL computes; the figure shows that this is the
+only difference.
 """
 
 from __future__ import annotations

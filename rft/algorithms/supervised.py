@@ -2,17 +2,17 @@
 
     loss = - sum of weight * log p / sum of weight
 
-This is maximum likelihood, as dialogue models are fine-tuned with it since InstructGPT (Ouyang et
-al. 2022, arXiv 2203.02155, section 3.5). Its gradient is the policy gradient with the weight as
+This is maximum likelihood, by which dialogue models are fine-tuned since InstructGPT (Ouyang et al.
+2022, arXiv 2203.02155, section 3.5). Its gradient is the policy gradient with the weight as
 advantage, and no ratio: where the tokens came from does not matter. So it serves demonstrations,
 accepted answers of production, and rollouts that were good (best_of_n).
 
 A completion token weighs 1. Tokens that the policy never writes may weigh a little: a small model
 learns to copy from them too (rft/trainer/sft_samples.py).
 
-Of a group of rollouts the best is imitated, if it passed: rejection sampling, or expert iteration
-when it is done in rounds (Anthony et al. 2017, arXiv 1705.08439; Singh et al. 2023, ReST-EM, arXiv
-2312.06585). Unlike best_of_n, it learns from a group in which all passed as well.
+The best rollout of a group is imitated, if it passed. That is rejection sampling, or expert
+iteration when it is done in rounds (Anthony et al. 2017, arXiv 1705.08439; Singh et al. 2023,
+ReST-EM, arXiv 2312.06585). Unlike best_of_n, it also learns from a group in which all passed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Supervised:
 
 
 def loss(tokens: Tokens, total: float) -> torch.Tensor:
-    """Return the loss; the advantage is the weight, `total` their sum over the step."""
+    """Return the loss. The advantage is the weight; `total` is the sum of weights over the step."""
     return -(tokens.advantage_N * tokens.logprobs_N).sum() / total
 
 

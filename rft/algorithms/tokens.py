@@ -1,9 +1,9 @@
 """The input of a loss: the completion tokens of a microbatch, and the totals of the whole step.
 
 Nothing here is padded. A microbatch of B rollouts holds N tokens that the policy sampled (no prompt
-or tool tokens), flat, and `row_N` says whose each is. So every sum over a rollout is `Tokens.sums`,
-every mean over the step is a sum over N divided by a field of `Totals`, and the shares of all
-microbatches, on however many processes, add up to the step's loss.
+or tool tokens), flat, and `row_N` gives the rollout of each. So every sum over a rollout is
+`Tokens.sums`. Every mean over the step is a sum over N divided by a field of `Totals`. And the
+shares of all microbatches, on any number of processes, add up to the step's loss.
 
 Shapes: P groups of G rollouts in a step; B rollouts and N completion tokens in a microbatch.
 """
@@ -18,14 +18,14 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Tokens:
     logprobs_N: torch.Tensor
-    """Under the weights now; with `values_N` the only ones with a gradient."""
+    """Under the present weights. Only these and `values_N` have a gradient."""
     old_logprobs_N: torch.Tensor
     """Under the weights before the step's first update; in that update the same as `logprobs_N`."""
     sampled_logprobs_N: torch.Tensor
     """As the sampler reported them: the behavior policy."""
     advantage_N: torch.Tensor
     row_N: torch.Tensor
-    """Which of the B rollouts; ascending."""
+    """The rollout of each token, as a number below B; ascending."""
     entropy_N: torch.Tensor
     """In nats, without gradient."""
     num_rows: int
@@ -36,8 +36,8 @@ class Tokens:
     old_values_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None
     is_own_N: torch.Tensor | None = None
-    """Whether the policy writes it. None: all are its own. Supervised learning also teaches others,
-    and their weight is in `advantage_N`."""
+    """Whether the policy writes the token. None: all are its own. Supervised learning also teaches
+    others; their weight is in `advantage_N`."""
 
     def sums(self, values_N: torch.Tensor) -> torch.Tensor:
         """Return B sums, over each rollout's tokens."""

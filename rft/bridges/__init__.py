@@ -1,14 +1,15 @@
-"""Reads what people take out of other services, and writes it as an ordinary agent folder: rows,
-grader, tools and settings that run without a line of Python being written.
+"""Reads what people export from other services, and writes it as an ordinary agent folder.
+
+The folder has rows, grader, tools and settings. It runs without a line of Python being written.
 
     rft new agents/mine --from openai:job.json --files exported
 
-A format is read by a module of its own, which returns an `Imported`. What has no counterpart here
-becomes a note with its place and consequence; what would change a score is refused. Nothing is
-dropped without a word, and no foreign 0 that hides an error is taken over.
+Each format has a module of its own, which returns an `Imported`. What has no counterpart here
+becomes a note with its place and consequence. What would change a score is refused. Nothing is
+dropped silently, and a score of 0 that another service wrote for an error is not imported.
 
-    imported.py    what a format comes to: rows by split, grader, settings, notes, logged traffic
-    foreign.py     reading the files of others: whole JSON, or an error that names line and remedy
+    imported.py    the result of reading: rows by split, grader, settings, notes, logged traffic
+    foreign.py     reading foreign files: whole JSON, or an error that names line and remedy
     openai.py      a fine-tuning job of OpenAI or Azure with its files
     bedrock.py     a customization job of Amazon Bedrock with its files
     lambda_grader.py
@@ -16,14 +17,14 @@ dropped without a word, and no foreign 0 that hides an error is taken over.
     evals/         an eval of OpenAI with its runs and output items
     grader.py      a grader.json alone
     promptfoo/     a config of Promptfoo: prompts x tests, and assertions with Promptfoo's scores
-    headers.py     variables of the environment in the place of keys
+    headers.py     replaces secret header values with environment variables
     places.py      what the templates of a grader find in rows and rollouts
-    packages.py    what a source imports that is not installed
-    splits.py      a test split that is missing, cut from training rows by a hash of their inputs
+    packages.py    finds packages that a source imports and that are not installed
+    splits.py      cuts a missing test split from training rows by a hash of their inputs
     scales.py      range and chance of a grader, where they follow from it
     agent.py       writes the folder
 
-No other room imports this one: once written, the folder is like any other.
+No other package imports this one. Once written, the folder is like any other.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ KINDS: dict[str, Callable[[Path, Path | None], Imported]] = {
     "grader": grader.read,
     "promptfoo": promptfoo.read,
 }
-"""What stands before the colon of --from -> what reads the file behind it, with the folder of
---files."""
+"""The word before the colon of --from -> the function that reads the file named after it. The
+function also gets the folder of --files."""
 
 
 def read(source: str, files: Path | None) -> Imported:

@@ -1,12 +1,13 @@
-"""Writes an imported agent as a folder like any other: it is read by recipe.py and params.yaml, and
-knows nothing of where it came from but README.md and bridge.json.
+"""Writes an imported agent as a folder like any other.
+
+Only README.md and bridge.json say where it came from:
 
     rows/SPLIT.jsonl    the rows, byte for byte
     examples.py         reads them
-    tools.py            functions of its own, if the format has any
+    tools.py            Python functions, if the format has any
     grader.json         the grader as data
     exploits.jsonl      empty and generic answers, which no grader may accept
-    params.yaml         settings; the margins of the gate stand there as comments, to be filled
+    params.yaml         settings; the margins of the gate are comments there, for the owner to fill
     bridge.json         what was read, with hashes, and what has no counterpart
     README.md           the same for people, and what is left to do
 """
@@ -95,8 +96,10 @@ GATE = """\
 
 
 def write_agent(imported: Imported, folder: Path, relative_path: str, name: str, declared: dict[str, Any]) -> list[str]:
-    """Write the folder, and return in words what came and what remains. `relative_path`: its place
-    in the clone. `declared`: range, chance and pass_threshold that the user gave.
+    """Write the folder, and return lines that say what was imported and what remains to do.
+
+    `relative_path`: its place in the clone. `declared`: range, chance and pass_threshold that the
+    user gave.
 
     Raises UserError and ConfigError for what cannot be imported; the folder is then incomplete.
     """
@@ -149,7 +152,8 @@ _ASK = "grader.json: 'range': the lowest and the highest score are not known. {}
 def _graded(
     imported: Imported, found: dict[Split, list[Line]], declared: dict[str, Any]
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the grader with what follows from it and what the user declared, and what to fill."""
+    """Return the grader, and what a person must fill. The grader has range and chance where they
+    follow from it, and what the user declared."""
     if imported.grader is None:
         return None, ["grader.json: what an answer is worth (docs/graders.md)"]
     raw: dict[str, Any] = dict(imported.grader) | declared
@@ -167,7 +171,7 @@ def _graded(
             raw["chance"] = luck
             to_fill.append(f"grader.json: 'chance' is {luck:g}, the share of the most frequent target: look at it")
         else:
-            to_fill.append(f"rows: {luck:.0%} of them have one target, so who always says it passes. Add others")
+            to_fill.append(f"rows: {luck:.0%} of them have one target, so always giving that answer passes. Add others")
     for part in _parts(grader):
         if isinstance(part, graders.Python):
             to_fill += packages.missing(part.source, f"the source of {part.name} in grader.json")
@@ -176,7 +180,7 @@ def _graded(
 
 
 def _judges(grader: graders.Grader) -> list[str]:
-    """Name the models that are asked for a grade."""
+    """Return the names of the models that grade."""
     return [*dict.fromkeys(part.model for part in _parts(grader) if isinstance(part, graders.ModelGrader))]
 
 

@@ -1,16 +1,17 @@
-"""Reads a reinforcement fine-tuning job of Amazon Bedrock: the request of
-CreateModelCustomizationJob or the answer of GetModelCustomizationJob (shapes: botocore's service
-model), with what it names in the folder of --files:
+"""Reads a reinforcement fine-tuning job of Amazon Bedrock.
+
+The job is the request of CreateModelCustomizationJob or the answer of GetModelCustomizationJob
+(shapes: botocore's service model). The folder of --files holds what it names:
 
     trainingDataConfig.s3Uri, validationDataConfig.validators[].s3Uri
-                        files of the same name: rows with `messages` and own keys
+                        files of the same name: rows with `messages` and keys of their own
     graderConfig.lambdaGrader.lambdaArn
                         the source of that function (lambda_grader.py)
     rftConfig.hyperParameters
                         batchSize, epochCount, trainingSamplePerPrompt, evalInterval -> train;
                         inferenceMaxTokens -> rollout
 
-A job for a model of open weights has OpenAI's form, with a grader of type `lambda`; openai.py reads
+A job for an open-weights model has OpenAI's form, with a grader of type `lambda`. openai.py reads
 it.
 """
 
@@ -35,7 +36,7 @@ _RECORD = (
     | {"outputModelKmsKeyArn", "trainingMetrics", "validationMetrics", "customModelName", "customModelKmsKeyId"}
     | {"jobTags", "customModelTags", "ResponseMetadata"}
 )
-"""What belongs to the account, or is a record of the job."""
+"""Keys that belong to the account, or that record how the job went."""
 _WHY = {
     "baseModelIdentifier": "name a model of your own in policy.model of params.yaml",
     "baseModelArn": "name a model of your own in policy.model of params.yaml",
@@ -47,7 +48,7 @@ _WHY = {
 
 
 def read(path: Path, files: Path | None) -> Imported:
-    """Raises UserError naming file, line, key and remedy."""
+    """Read a job. Raises UserError naming file, line, key and remedy."""
     job, where = foreign.json_object(path), path.name
     if "customizationType" not in job and "method" in job:
         return openai.read(path, files)

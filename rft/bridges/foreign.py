@@ -1,4 +1,4 @@
-"""Reads the files of others: whole JSON, or an error that says where it stops being that."""
+"""Reads foreign files: whole JSON, or an error that names the line where it is broken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AGAIN = "Export it again, and see that the download is complete."
 
 
 def text(path: Path) -> str:
-    """Raises UserError for a file that cannot be read, or is not UTF-8."""
+    """Read a file. Raises UserError if it cannot be read, or is not UTF-8."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -33,8 +33,10 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def json_value(written: str, where: str, first_line: int = 1) -> Any:
-    """Raises UserError naming the line, and whether the text ends too early. `first_line`: the
-    number of the text's first line in its file."""
+    """Parse JSON. Raises UserError naming the line, and whether the text ends too early.
+
+    `first_line`: the number of the text's first line in its file.
+    """
     try:
         return json.loads(written, object_pairs_hook=config.unique)
     except json.JSONDecodeError as error:
@@ -43,13 +45,13 @@ def json_value(written: str, where: str, first_line: int = 1) -> Any:
         raise UserError(f"{where}:{error.lineno + first_line - 1}: {what}. {_AGAIN}") from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply. {_AGAIN}") from None
-    except ValueError as error:  # a key that stands twice
+    except ValueError as error:  # a key that occurs twice
         raise UserError(f"{where}: {error}.") from None
 
 
 def file_of(named: str, key: str, files: Path | None, where: str) -> Path:
-    """Find the file that a job names by its id, in the folder of --files: `file-abc` itself, or
-    with any ending. Raises UserError that says how to get it."""
+    """Find the file that a job names by its id, in the folder of --files: `file-abc`, with or
+    without an ending. Raises UserError that says how to get it."""
     beside, expected = f"{where}: {key} is {named!r}", named.removesuffix(".jsonl") + ".jsonl"
     if files is None:
         raise UserError(f"{beside}, and the job file does not hold its content. Add --files FOLDER with {expected}.")
@@ -66,7 +68,7 @@ def file_of(named: str, key: str, files: Path | None, where: str) -> Path:
 
 
 def number(value: Any, where: str, least: float) -> float:
-    """Raises UserError for what is not a number of at least `least`."""
+    """Return the value as a float. Raises UserError if it is not a number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
         raise UserError(f"{where} is {value!r}, expected a number of at least {least:g}.")
     return float(value)

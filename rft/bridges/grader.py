@@ -1,5 +1,8 @@
-"""Reads a grader alone: `grader:G.json`, in OpenAI's form, or under the key `grader`, as the
-service takes and returns it where a grader is tried. Rows are its owner's to add."""
+"""Reads a grader alone, `grader:G.json`, in OpenAI's form.
+
+The grader is the whole file, or its key `grader`, as in requests and answers of the service's trial
+of a grader. The owner adds the rows.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from rft.types import Split
 
 
 def read(path: Path, files: Path | None) -> Imported:
-    """`files`: the folder with train.jsonl, and perhaps validation.jsonl and test.jsonl; or one
-    file of rows."""
+    """Read a grader. `files`: the folder with train.jsonl, and perhaps validation.jsonl and
+    test.jsonl; or one file of rows."""
     secrets: list[str] = []
     found = foreign.json_object(path)
     if "method" in found:
@@ -35,7 +38,7 @@ def read(path: Path, files: Path | None) -> Imported:
     if not rows.get("train"):
         raise UserError(f"--files {files}: has no train.jsonl with rows. A row is a JSON object with `messages`.")
     every = [line for split in rows.values() for line in split]
-    notes = [Note(f"{path.name}: {key}", "is of a trial, and no row") for key in found if is_trial and key != "grader"]
+    notes = [Note(f"{path.name}: {key}", "is of a trial, not a row") for key in found if is_trial and key != "grader"]
     notes += places.check(grader, every, False, path.name)
     return Imported(
         f"the grader of {path.name}", rows, raw, notes=tuple(notes), to_fill=(_tools(every),), secrets=tuple(secrets)
@@ -43,7 +46,7 @@ def read(path: Path, files: Path | None) -> Imported:
 
 
 def _tools(lines: list[Line]) -> str:
-    """Say that tools are missing, and which ones the rows offer."""
+    """Say that the tools must be added, and which ones the rows offer."""
     offered: set[str] = set()
     for line in lines:
         found = json.loads(line.text).get("tools") or []

@@ -1,8 +1,8 @@
-"""Takes the values of headers out of graders and tools: what a job holds there opens somebody's
-server, and grader.json and params.yaml are recorded with every run.
+"""Takes the values of headers out of graders and tools, because they are often secret.
 
-A variable of the environment, named after its owner and the header, takes the place of each value.
-One that names a variable already stays as it is.
+Such a value can open somebody's server, and grader.json and params.yaml are recorded with every
+run. So an environment variable, named after the tool or grader and the header, replaces each value.
+A header that already names a variable stays as it is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _VARIABLE = "env:"
 
 
 def hidden(given: Any, owner: str, where: str, secrets: list[str]) -> dict[str, str]:
-    """Return headers with variables for values, and add the names of those to `secrets`. Raises
-    UserError for what are not headers."""
+    """Return the headers with variables for values, and add the variables' names to `secrets`.
+    Raises UserError if these are not headers."""
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -35,7 +35,7 @@ def hidden(given: Any, owner: str, where: str, secrets: list[str]) -> dict[str, 
 
 
 def of_grader(raw: Any, where: str, secrets: list[str]) -> Any:
-    """Return a grader as it is but for the values of its headers, and of its parts'."""
+    """Return a grader with hidden header values, those of its parts too."""
     if not isinstance(raw, dict):
         return raw
     parts = raw.get("graders")

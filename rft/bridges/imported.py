@@ -1,4 +1,4 @@
-"""What a foreign file comes to, before a folder is written."""
+"""The result of reading a foreign file, before a folder is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 class Note(NamedTuple):
-    """What has no counterpart here. `Note("job.json: suffix", "is not used: ...")`."""
+    """Something without a counterpart here: `Note("job.json: suffix", "is not used: ...")`."""
 
     place: str
     consequence: str
@@ -25,28 +25,28 @@ class Imported:
     origin: str
     """What was read, in words: "OpenAI job ftjob-1"."""
     rows: dict[Split, list[Line]]
-    """The lines of each split as they came, with their places. A split that is missing is cut from
-    the training rows (splits.py)."""
+    """The unchanged lines of each split, with their places. A missing split is cut from the
+    training rows (splits.py)."""
     grader: dict[str, Any] | None
-    """grader.json. None: the folder has none, and its owner writes it."""
+    """grader.json. None: there is no grader, and the owner writes one."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Sections of params.yaml: rollout, tools, train and so on."""
     epochs: float | None = None
-    """How often the training rows are to be played; agent.py makes train.steps of it, once the
+    """How often the training rows are to be played. agent.py computes train.steps from it, once the
     splits are cut."""
     tools: str | None = None
-    """Text of tools.py; None: no functions of its own."""
+    """Text of tools.py; None: no Python functions."""
     extra_files: dict[str, bytes] = field(default_factory=dict)
     """Further files of the folder, by name: the source of a grader that tools.py calls."""
     notes: tuple[Note, ...] = ()
     to_fill: tuple[str, ...] = ()
-    """What a person must write before a run, a line each."""
+    """What a person must write before a run, one line each."""
     secrets: tuple[str, ...] = ()
-    """Names of environment variables that took the place of header values."""
+    """Names of the environment variables that replace header values."""
     target: str | None = None
     """The key of a row that holds its target, as a dotted path; None: none is known."""
     traffic: tuple[str, ...] = ()
-    """Logged conversations for `rft traffic ingest`, one JSON object a line."""
+    """Logged conversations for `rft traffic ingest`, one JSON object per line."""
     same_test_key: str | None = None
-    """The key in which rows of one test are equal, where it is asked in several ways: they stay in
-    one split."""
+    """A key of rows, for formats that ask one test in several ways. Rows with equal values of this
+    key stay in one split."""

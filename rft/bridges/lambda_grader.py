@@ -1,14 +1,13 @@
-"""Reads the Lambda function that grades a job of Amazon Bedrock, and writes the tools.py that calls
-it.
+"""Reads the Lambda function that grades a Bedrock job, and writes the tools.py that calls it.
 
     NAME.py or lambda_function.py   its source, in the folder of --files
-    lambda_handler(event, context)  gets a list of one rollout, with what samples of Amazon read:
-                                    a row's keys beside `messages`, as models of open weights have
-                                    them, and the same in `metadata`, as Amazon Nova has them
+    lambda_handler(event, context)  gets a list of one rollout. A row's keys are beside `messages`,
+                                    as for open-weights models, and also in `metadata`, as for
+                                    Amazon Nova, so that Amazon's sample functions find them
     aggregate_reward_score          the score; metrics_list and reward_components are sub-scores
 
-The function is the owner's own code, so it runs where a recipe's tools do. What it raises leaves
-the rollout unscored; where it catches an error and returns 0, nobody can tell.
+The function is the owner's own code, so it runs where a recipe's tools run. An error that it raises
+leaves the rollout unscored. If it catches an error and returns 0, nobody can tell.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ class Handler(NamedTuple):
 
 
 def handler(arn: str, files: Path | None, where: str) -> Handler:
-    """Find the source of a function. Raises UserError naming the file to bring, or its line."""
+    """Find the source of a function. Raises UserError naming the missing file, or the line that is
+    not Python."""
     if files is None:
         raise UserError(f"{where}: the grader is {arn}. Add --files FOLDER with the function's source.")
     name = arn.split(":function:")[-1].split(":")[0]

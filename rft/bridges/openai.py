@@ -1,20 +1,22 @@
-"""Reads a reinforcement fine-tuning job of OpenAI or Azure: the body that created it, or the job
-object that the service returns, with the files that it names.
+"""Reads a reinforcement fine-tuning job of OpenAI or Azure, with the files that it names.
 
-    grader             grader.json, as it is; of type lambda, a function of AWS (lambda_grader.py)
+The job is the body that created it, or the job object that the service returns.
+
+    grader             grader.json, as it is. Type lambda is a function of AWS (lambda_grader.py)
     training_file, validation_file
-                       rows by split; ids are found in the folder of --files. A test split is cut
-    tools              tools.endpoints: name, address, headers; schemas stay in the rows, or come
-                       from the job where it has them
+                       rows by split. The files of these ids are in the folder of --files. A test
+                       split is cut from the rows
+    tools              tools.endpoints: name, address, headers. Schemas stay in the rows, or come
+                       from the job if it has them
     response_format    rollout.response_format
-    max_episode_steps  rollout.max_tool_calls, and one turn more for the answer
+    max_episode_steps  rollout.max_tool_calls, and rollout.max_turns with one more for the answer
     hyperparameters    batch_size, n_epochs, compute_multiplier, eval_interval -> train;
                        "auto" is our default
     seed               train.seed
 
 Spellings of earlier previews are read too (`rft`, `url` for `server_url`), as the contract's
-reference lists them. Any other key becomes a note. Values of headers never reach a file: a variable
-of the environment takes their place.
+reference lists them. Any other key becomes a note. Values of headers never reach a file: an
+environment variable replaces each of them.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ _RECORD = frozenset(
     | {"result_files", "trained_tokens", "usage_metrics", "shared_with_openai", "eval_id"}
     | {"fine_tuned_model", "eval"}
 )
-"""What a service writes about a job of its own."""
+"""Keys that a service writes about its own job."""
 _AUTO = (None, "auto", "default", -1)
-"""What leaves the choice to the service. It answers with -1 where Azure was sent nothing."""
+"""Values that leave the choice to the service. Azure answers -1 where it was sent nothing."""
 _WHY: dict[str, str] = {
     "model": "that model is not served elsewhere. Name one in policy.model of params.yaml",
     "suffix": "models are named by their run here",
@@ -56,7 +58,7 @@ _OTHER = "is not known here, and has no effect"
 
 
 def read(path: Path, files: Path | None) -> Imported:
-    """Raises UserError and ConfigError naming file, line, key and remedy."""
+    """Read a job. Raises UserError and ConfigError naming file, line, key and remedy."""
     job, where = foreign.json_object(path), path.name
     method = _reinforcement(job, where)
     if "grader" not in method:
@@ -100,7 +102,7 @@ def _named(job: Mapping[str, Any]) -> str:
 
 
 def _reinforcement(job: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the settings of the method, whatever spelling of the preview they have."""
+    """Return the settings of the method, in any spelling of the previews."""
     method = job.get("method")
     kind = method.get("type") if isinstance(method, Mapping) else method
     block = job.get("rft") or job.get("reinforcement")
@@ -140,8 +142,10 @@ def _rows(job: Mapping[str, Any], where: str, files: Path | None) -> Iterator[tu
 
 
 def _check_tools(endpoints: Mapping[str, bool], found: Mapping[Split, list[Line]]) -> None:
-    """Raises UserError for a tool that a row offers and the job has no address of. `endpoints`:
-    name -> whether the job has its schema."""
+    """Raises UserError for a tool that a row offers and for which the job has no address.
+
+    `endpoints`: name -> whether the job has its schema.
+    """
     for line in (line for lines in found.values() for line in lines):
         try:
             row = json.loads(line.text)
@@ -201,8 +205,8 @@ def _endpoint(tool: Any, where: str, secrets: list[str]) -> dict[str, Any]:
 def _grader(
     raw: Any, where: str, files: Path | None, secrets: list[str]
 ) -> tuple[dict[str, Any], lambda_grader.Handler | None]:
-    """Return the grader, as it is but for the values of headers; of type lambda, which Bedrock has,
-    the endpoint in its place and the function. Raises ConfigError for one that cannot be used."""
+    """Return the grader with hidden header values. For type lambda, which Bedrock has, return an
+    endpoint instead, and the function. Raises ConfigError for an unusable grader."""
     if isinstance(raw, dict) and raw.get("type") == "lambda":
         arn = raw["lambda"].get("function") if isinstance(raw.get("lambda"), dict) else None
         if not isinstance(arn, str):

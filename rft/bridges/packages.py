@@ -1,5 +1,7 @@
-"""Says which packages a source needs that are not installed: a grader written for another service
-found them there, and without them no rollout has a score."""
+"""Says which packages a source needs that are not installed.
+
+A grader written for another service found them there. Without them no rollout gets a score.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from collections.abc import Iterator
 
 
 def missing(source: str, what: str) -> Iterator[str]:
-    """Yield a line for each package that the source imports whatever happens, and that cannot be
-    found. `what` names the source."""
+    """Yield a line for each package that the source imports at its top level and that is not
+    installed. `what` names the source."""
     for name in dict.fromkeys(_imported(source)):
         if not _is_here(name):
             yield f"pip install what has the module {name}, which is not here: {what} imports it"
@@ -20,7 +22,7 @@ def _imported(source: str) -> Iterator[str]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return  # whoever reads the source says so
+        return  # the code that reads the source reports it
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -1,7 +1,8 @@
-"""Looks at what the templates of a grader read, beside the rows that it will grade.
+"""Compares what the templates of a grader read with the rows that it will grade.
 
-A template that finds nothing scores every answer alike: without a score where no row has the key,
-with the lowest where a rollout has no such place. Both are refused. What some rows lack is told.
+A template that finds nothing treats every answer alike. If no row has the key, no answer gets a
+score; if a rollout has no such place, every answer gets the lowest. Both are refused. A key that
+only some rows lack becomes a note.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from rft.types import StopReason
 from rft.wire import contract
 
 SAMPLE = frozenset(contract.sample([], StopReason.completed))
-"""What is known of a rollout: output_text, output_tools and so on."""
+"""What a template can read from a rollout: output_text, output_tools and so on."""
 
 
 def check(grader: graders.Grader, lines: Sequence[Line], has_format: bool, where: str) -> list[Note]:
-    """Raises UserError for a template that finds nothing in any row or rollout. Returns notes of
-    what it finds in some only. `has_format`: whether answers are asked for as JSON; rows may ask
-    too."""
+    """Return notes on what a template finds in only some rows. Raises UserError for a template that
+    finds nothing in any row or rollout.
+
+    `has_format`: whether the settings ask for JSON answers; rows may ask too.
+    """
     found = [(line, row) for line in lines if isinstance(row := _parsed(line), dict)]
     has_format = has_format or any("response_format" in row for _, row in found)
     notes: list[Note] = []

@@ -1,12 +1,13 @@
-"""Range and chance of a grader, where they follow from it.
+"""Finds range and chance of a grader, where they follow from it.
 
     range     given by the type (string_check, text_similarity, label_model), or declared
-              (score_model); for a formula that names each part once, between what its corners give
-    chance    of a comparison with a key of the row: the share of the most frequent value, which an
-              answer without any work may say
+              (score_model). For a formula that names each part once: the lowest and highest value
+              at the ends of the parts' ranges
+    chance    for a comparison with a key of the row: the share of the most frequent value, because
+              an answer may guess it without any work
 
-Elsewhere they are left out, and agent.py asks for them: a python grader or an endpoint gives any
-number.
+A python grader or an endpoint can give any number. Then range and chance are left out, and agent.py
+asks for them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def follows(grader: graders.Grader) -> tuple[float, float] | None:
 
 
 def _of_formula(grader: graders.Multi) -> tuple[float, float] | None:
-    """Try the corners: right where each name stands once and only + - * min max join them."""
+    """Try every combination of the parts' ends. That is exact if each name occurs once and only
+    + - * min max join them; otherwise return None."""
     parts = {key: follows(one) for key, one in grader.graders.items() if key in grader.formula.names}
     tree = ast.parse(grader.calculate_output.strip().replace("^", "**"), mode="eval")
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in FUNCTIONS]
@@ -60,7 +62,7 @@ def _of_formula(grader: graders.Multi) -> tuple[float, float] | None:
 
 
 def chance(grader: graders.Grader, lines: Sequence[Line]) -> float | None:
-    """Return what the most frequent reference earns on all rows, or None."""
+    """Return what always giving the most frequent reference earns on all rows, or None."""
     if not isinstance(grader, graders.StringCheck) or grader.operation != "eq" or not lines:
         return None
     found = _WHOLE.fullmatch(grader.reference.strip())
@@ -72,8 +74,8 @@ def chance(grader: graders.Grader, lines: Sequence[Line]) -> float | None:
 
 
 def _compared(raw: Any) -> list[tuple[str, str]]:
-    """List what string_check and text_similarity compare, and with what, of all parts. A judge's
-    templates may read anything."""
+    """List (input, reference) of all parts that compare: string_check and text_similarity. A judge
+    is left out, because its templates may read anything."""
     if not isinstance(raw, dict):
         return []
     parts = graders.by_key(raw["graders"]).values() if raw.get("type") == "multi" else []
@@ -82,9 +84,11 @@ def _compared(raw: Any) -> list[tuple[str, str]]:
 
 
 def target(raw: Any, lines: Sequence[Line]) -> str | None:
-    """Return the key of the rows that is their target: the only one that the grader compares an
-    answer with, or `reference_answer`, if all rows have it. None where a part of an answer is
-    compared: the value alone is not an answer then."""
+    """Return the key that holds the target, if all rows have it: the only key that the grader
+    compares an answer with, or else `reference_answer`.
+
+    None where a part of an answer is compared: then the value alone is not an answer.
+    """
     compared = _compared(raw)
     if any("output_json" in text for text, _ in compared):
         return None

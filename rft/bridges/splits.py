@@ -1,8 +1,9 @@
-"""Cuts splits that are missing from the training rows.
+"""Cuts missing splits from the training rows.
 
-Rows belong together where they ask the same, so the hash is of the messages alone: two rows with
-one input are never apart, and a row stays in its split when others come or go. A format may name a
-key in which rows are one test too, asked in other words (Promptfoo's prompts x tests).
+Rows that ask the same belong together, so only the messages are hashed. Two rows with the same
+input are always in one split, and a row stays in its split when others are added or removed. A
+format may also name a key that is equal in rows of one test, asked in other words (Promptfoo's
+prompts x tests).
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ SHARES: dict[Split, int] = {"test": 20, "validation": 10}
 """Percent of the training inputs that a missing split takes."""
 ENOUGH = 24
 LEAST = 2
-"""Of one example nothing can be said."""
+"""A single example shows nothing."""
 
 
 def cut(rows: dict[Split, list[Line]], same_test_key: str | None = None) -> tuple[dict[Split, list[Line]], list[str]]:
-    """Return all three splits, and in words what was cut. `same_test_key`: the key in which rows
-    of one test are equal. Raises UserError where too few different inputs are left."""
+    """Return all three splits, and lines that say what was cut.
+
+    `same_test_key`: a key that is equal in rows of one test. Raises UserError where too few
+    different inputs are left.
+    """
     train, notes = rows["train"], list[str]()
     asked = _asked(train, same_test_key)
     found: dict[Split, list[Line]] = dict(rows)
@@ -44,14 +48,14 @@ def cut(rows: dict[Split, list[Line]], same_test_key: str | None = None) -> tupl
     for name in missing:
         notes.append(f"{name}: {len(found[name])} rows were cut from the training rows by a hash of their messages")
     if len(found["test"]) < ENOUGH:
-        notes.append(f"test: {len(found['test'])} rows settle no gain of a few percent: bring {ENOUGH} or more")
+        notes.append(f"test: {len(found['test'])} rows cannot settle a gain of a few percent: bring {ENOUGH} or more")
     if missing:
         notes.append(f"train: {len(train)} of {len(rows['train'])} rows are left")
     return found, notes
 
 
 def overlap(rows: dict[Split, list[Line]]) -> None:
-    """Raises UserError naming two lines of different splits with the same messages."""
+    """Raises UserError if two splits share messages, naming a line of each."""
     seen: dict[str, tuple[Split, str]] = {}
     for name, lines in rows.items():
         for line in lines:
@@ -64,7 +68,7 @@ def overlap(rows: dict[Split, list[Line]]) -> None:
 
 
 def _asked(lines: Sequence[Line], same_test_key: str | None) -> dict[Line, str]:
-    """Return what each row asks: its messages, or the first of all messages that ask it."""
+    """Map each row to what it asks: its messages, or the first of all messages of the same test."""
     first: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -73,15 +77,15 @@ def _asked(lines: Sequence[Line], same_test_key: str | None) -> dict[Line, str]:
         return name
 
     for line in lines if same_test_key else ():
-        test = f"test {json.dumps(json.loads(line.text).get(same_test_key), sort_keys=True)}"  # sorts behind messages
+        test = f"test {json.dumps(json.loads(line.text).get(same_test_key), sort_keys=True)}"  # sorts after messages
         one, other = sorted((root(_input(line)), root(test)))
         first[other] = one
     return {line: root(_input(line)) for line in lines}
 
 
 def _chosen(inputs: Set[str], percent: int, salt: str) -> set[str]:
-    """Choose inputs by their hash; those with the smallest where fewer than half of the share fall
-    below it, which few inputs may."""
+    """Choose the inputs whose hash falls into the share. If that gives less than half of the share,
+    as can happen with few inputs, choose those with the smallest hashes."""
     places = {key: int(hashlib.sha256(f"{salt} {key}".encode()).hexdigest()[:8], 16) for key in inputs}
     below = {key for key, place in places.items() if place < percent * (1 << 32) // 100}
     least = max(LEAST, len(places) * percent // 200)

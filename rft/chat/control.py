@@ -1,35 +1,34 @@
-"""Keeps outside text from becoming a control token: a tool's result, a message, a tool's
-description, a recorded answer.
+"""Keeps outside text from becoming a control token.
 
-A template turns messages into one string, and the tokenizer turns `<|im_end|>` in that string into
-the token that ends a turn, whoever wrote it. So a tool's reply with
-`<|im_end|>\\n<|im_start|>assistant` could forge a turn of the policy. The tokens that the policy
-sampled are kept as ids and never come here.
+Outside text is a tool's result, a message, a tool's description or a recorded answer. A template
+turns messages into one string, and the tokenizer turns each `<|im_end|>` in that string into the
+token that ends a turn. So a tool's reply with `<|im_end|>\\n<|im_start|>assistant` could forge a
+turn of the policy. The tokens that the policy sampled are kept as ids and never come here.
 
-    marks       what a control token is recognized by: its text, or the tags in it. Control is each
-                added token that is special, or holds a tag (`<...>` or `[...]`), or belongs to the
-                family's markup. Other added tokens are words, and stay words in any text
+    marks       what a control token is recognized by: its text, or the tags in it. An added token
+                is a control token if it is special, or holds a tag (`<...>` or `[...]`), or belongs
+                to the family's markup. Other added tokens are words, and stay words in any text
     texts       what others write: all values, and the keys that they make up, such as names of
                 arguments and of a schema's properties. The protocol's own words (`tool_calls`,
-                `"role": "user"`, a schema's `properties`) stay where a template looks for them
-    suspects    does any text hold a mark, as it is or as the tokenizer normalizes it, or begin or
-                end with a part of one? Almost none does, and then the template's string is encoded
-                as usual
-    hide        else the template is rendered a second time with texts whose marks cannot be
-                recognized: each character that marks begin or end with is a character of the
-                private use areas that occurs nowhere else, nor its JSON escape; if all of them
-                occur, a random word. Where that leaves a mark, of letters or of what a normalizer
-                joins, each character is hidden but for whitespace. The control tokens of that
-                string are the template's own
-    encode      if the string with the real texts has the same control tokens, nothing was forged (a
-                template may read `</think>` in an answer and drop it). Else the hidden string
-                counts: the characters are put back, and a twin of the tokenizer encodes it, in
-                which control tokens have names that nobody can guess. It encodes one string in one
-                call, so that text and template join as they always do
+                `"role": "user"`, a schema's `properties`) stay, because templates look for them
+    suspects    tells whether any text holds a mark, as it is or normalized by the tokenizer, or
+                begins or ends with a part of one. Almost no text does, and then the template's
+                string is encoded as usual
+    hide        otherwise the template is rendered a second time, with texts whose marks cannot be
+                recognized. Each character that marks begin or end with is replaced by a private-use
+                character. That character occurs nowhere else, nor does its JSON escape; if all
+                private-use characters occur, a random word is used. If a mark is still left (one of
+                letters, or one that a normalizer joins), all characters but whitespace are
+                replaced. The control tokens of this string are the template's own
+    encode      if the string with the real texts has the same control tokens, nothing was forged,
+                and it is used (a template may read `</think>` in an answer and drop it). Otherwise
+                the hidden string is used. Its characters are put back, and a twin of the tokenizer
+                encodes it, whose control tokens have names that nobody can guess. The whole string
+                is encoded in one call, so that text and template join as they always do
 
-Two limits. A template that writes both ends of a mark itself, around a text, means that mark. And
-tags that are not a token of the tokenizer, such as `<tool_response>` with many models, are text
-whoever writes them.
+There are two limits. If a template itself writes both ends of a mark around a text, the result is
+that mark. And tags that are not a token of the tokenizer, such as `<tool_response>` with many
+models, are ordinary text, even if the template writes them.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ class Hidden:
 
     @cached_property
     def _words(self) -> dict[str, str]:
-        """Words that hide a character, and escapes: a template's tojson may write the characters
-        so."""
+        """Words that hide a character, and JSON escapes of hidden characters, which a template's
+        tojson may write."""
         words = {hidden: original for hidden, original in self.originals.items() if len(hidden) > 1}
         return words | {_escaped(hidden): _escaped(original) for hidden, original in self.originals.items()}
 
@@ -79,7 +78,7 @@ class Hidden:
 
 
 class Control:
-    """The control tokens of one tokenizer, and its text encoded so that only the template writes
+    """The control tokens of one tokenizer. Encodes text so that only the template can write
     them."""
 
     def __init__(self, tokenizer: Any, markup: Iterable[str]):
@@ -101,7 +100,7 @@ class Control:
         contents = self._contents.items()
         marks = {mark for token, content in contents for mark in _marks(content, whole=added[token].special)}
         self._normalizer = self._backend.normalizer
-        # an added token may be looked for in normalized text, by its own normalized text
+        # a tokenizer may look for an added token in normalized text, in its normalized form
         if self._normalizer is not None:
             marks |= {normal for mark in marks if (normal := self._normalizer.normalize_str(mark).strip())}
         self._tags = frozenset(mark for mark in marks if any(tag.fullmatch(mark) for tag in _TAGS))
@@ -138,7 +137,8 @@ class Control:
 
     # -- hidden ------------------------------------------------------------------------------------
     def hide(self, value: Any, rendered: str) -> Hidden:
-        """`rendered`: the template's string of `value`; no character of it is taken."""
+        """Replace what could be a mark. `rendered`: the template's string of `value`; none of its
+        characters is used as a replacement."""
         texts = [*_texts(value), rendered]
         used = self._own.union(
             *texts, (json.loads(f'"{escape}"') for text in texts for escape in _ESCAPES.findall(text))
@@ -155,7 +155,7 @@ class Control:
             return wholly(text) if self._suspects(made) else made
 
         def wholly(text: str) -> str:
-            """Hide every character, for marks that are left: normalized, one in another, or the
+            """Hide every character, if a mark is left: a normalized one, one inside another, or a
             half that the template completes."""
             for sign in dict.fromkeys(text):
                 if not sign.isspace() and sign not in hidden_by:
@@ -166,8 +166,8 @@ class Control:
         return Hidden(value, {code: sign for sign, code in hidden_by.items()})
 
     def _free(self, used: frozenset[str]) -> Iterator[str]:
-        """Yield, without end, private characters that are not used; then random words of them,
-        which nobody can have written."""
+        """Yield private characters that are not used, and then, without end, random words of such
+        characters, which nobody can have written."""
         yield from (sign for sign in map(chr, chain(*_PRIVATE)) if sign not in used)
         kept = [sign for sign in map(chr, _PRIVATE[1]) if sign not in self._own]
         while True:
@@ -185,7 +185,8 @@ class Control:
         """`text`: the template's string with the real texts, `hidden_text`: the same with the
         hidden ones."""
         own = self._written(hidden_text)
-        # More marks than the template wrote are forged: no need to encode this string.
+        # If there are more marks than the template wrote, some are forged: no need to encode this
+        # string.
         if all(text.count(mark) <= hidden_text.count(mark) for mark in self._contents.values()):
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
             if [token for token, _, _ in own] == self._tokens(text, ids):
@@ -203,8 +204,8 @@ class Control:
         return ids
 
     def _tokens(self, text: str, ids: list[int]) -> list[int]:
-        """Return the control tokens among the ids of a string. Only where the unknown character's
-        is one of them do their places matter."""
+        """Return the control tokens among the ids of a string. Their places matter only if the
+        token of an unknown character is a control token."""
         if self._tokenizer.unk_token_id in self._contents:
             return [token for token, _, _ in self._written(text)]
         return [token for token in ids if token in self._contents]
@@ -241,7 +242,7 @@ class Control:
 
         try:
             raw = json.loads(self._backend.to_str())
-        except Exception as error:  # a part of it written in Python
+        except Exception as error:  # a part of it is written in Python
             raise UserError(
                 f"the tokenizer of {self._tokenizer.name_or_path!r} cannot be copied ({error}): outside text could not "
                 "be kept apart from its control tokens. Choose a model whose tokenizer.json describes all of it."
@@ -298,8 +299,8 @@ _SHAPES: dict[str, dict[str, str]] = {
     | dict.fromkeys(_SCHEMAS.split(), "schema")
     | dict.fromkeys(_NAMED.split(), "schemas"),
 }
-"""Place -> the protocol's keys there, each with the kind of its value. Any other key is a text: in
-"text" and "schemas" all are."""
+"""Place -> the protocol's keys there, each with the kind of its value. Any other key is a text; in
+"text" and "schemas" every key is."""
 _ROLES = "system developer user assistant tool function ipython"
 _TYPES = "text json_schema json_object string number integer boolean array object null"
 _WORDS = frozenset(f"{_ROLES} {_TYPES}".split())

@@ -6,7 +6,7 @@
                              demonstrations and the invented traffic of recipes
 
 The loop (rft/rollouts/loop.py) and the log (rft/rollouts/log.py) both use it, and it imports
-neither: to read a log loads no loop, no tools and no grader.
+neither. So reading a log loads no loop, no tools and no grader.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def messages_of(trajectory: Trajectory, example: Example, prompt: PromptSettings
 
 def scripted_turn(number: int, calls: Sequence[tuple[str, Mapping[str, Any]]], replies: Sequence[str]) -> list[Message]:
     """Write turn `number` of a script: the assistant's calls, each a name and arguments, and their
-    replies. The call of a terminal tool has none.
+    replies. The call of a terminal tool has no reply.
 
-    Raises ValueError where calls and replies do not go together.
+    Raises ValueError if the numbers of calls and replies differ.
     """
     if len(replies) not in (len(calls), 0):
         raise ValueError(f"{len(calls)} calls and {len(replies)} replies")
     ids = [f"call_{number}_{n}" for n in range(len(calls))]
-    # as it is, because a small policy copies letters, and cannot escape them
+    # not escaped, because a small policy copies letters, and cannot escape them
     written = [(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls]
     tool_calls = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

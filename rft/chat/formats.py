@@ -2,7 +2,7 @@
 
     from_tokenizer(tokenizer, setting)    the format: by name, or by what the chat template renders
     Format.read(text, turn)               text as sampled -> Reading
-    Format.write(message)                 a recorded message -> text as the policy had sampled it
+    Format.write(message)                 a recorded message -> text as the policy would sample it
 
     hermes    <think>..</think>, then <tool_call>\\n{"name", "arguments"}\\n</tool_call>; Qwen too
     llama3    {"name", "parameters"}, perhaps after <|python_tag|>, several joined with "; "
@@ -46,9 +46,9 @@ class Format(ABC):
     ends: tuple[str, ...] = ()
     """Tokens beside the tokenizer's own that end an assistant turn."""
     closes: tuple[str, ...] = ()
-    """What a template may write in their place when more messages follow."""
+    """What a template may write instead of `ends` when more messages follow."""
     tags = THINK
-    """Around reasoning."""
+    """The tags around reasoning."""
     markup: tuple[str, ...] = ()
     """Markup that must not be left over in an answer."""
 
@@ -99,8 +99,8 @@ class Hermes(Format):
 
 
 class Llama3(Format):
-    """An answer that is a JSON object stays an answer; with `parameters` in it it is a call, or a
-    broken one."""
+    """An answer that is a JSON object stays an answer. But if it has `parameters`, it is a call, or
+    a broken one."""
 
     name = "llama3"
     ends = ("<|eot_id|>", "<|eom_id|>")
@@ -233,7 +233,8 @@ class Harmony(Format):
         r"(?P<body>.*?)(?:<\|end\|>|<\|call\|>|<\|return\|>|\Z)",
         re.DOTALL,
     )
-    """Nothing is tried twice (`++`, `*+`): else 10,000 blanks before a message took ten seconds."""
+    """Possessive quantifiers (`++`, `*+`) try nothing twice. Without them, 10,000 blanks before a
+    message took ten seconds."""
 
     def assistant_prefix(self, start: str) -> str:
         return ""
@@ -288,9 +289,9 @@ class Harmony(Format):
 class Declared(Format):
     """The tokenizer's own format: transformers' parser with its `response_template`.
 
-    That parser closes whatever is open at the end of the text, and puts into `content` what it does
-    not know. So it gets the end token too, which spoils a call that was left open; and content that
-    holds the mark of a call is a problem.
+    That parser closes everything that is open at the end of the text, and puts what it does not
+    know into `content`. So it gets the end token too, which spoils a call that was left open. And
+    content that holds the mark of a call is a problem.
     """
 
     name = "response_template"
@@ -340,7 +341,8 @@ class Declared(Format):
 
 
 def _anchor(spec: dict[str, Any], name: str) -> re.Pattern[str]:
-    """Compile a literal, several, or a pattern; without any it matches nothing."""
+    """Compile one literal, several literals or a pattern. Without any, the result matches
+    nothing."""
     literals = [spec[name]] if isinstance(spec.get(name), str) else spec.get(name, [])
     return re.compile("|".join(map(re.escape, literals)) or spec.get(f"{name}_pattern", "(?!)"), re.DOTALL)
 
@@ -382,7 +384,7 @@ def _recognized(written: str) -> Format | None:
 
 def _written(tokenizer: Any) -> str:
     """Return how the template writes one call, from after the question to after the call's
-    argument; empty if it does not."""
+    argument; empty if it writes none."""
     tool = {
         "name": "f",
         "description": "f",
@@ -415,7 +417,7 @@ def _thought(message: Message, start: str, end: str) -> str:
 
 
 def _reasoning(text: str, tags: tuple[str, str]) -> tuple[str, str, str]:
-    """(reasoning, the rest, problem)."""
+    """Split a text into reasoning, the rest, and a problem."""
     start, end = tags
     if not text.lstrip().startswith(start):
         return "", text, ""
@@ -467,13 +469,13 @@ def _values(text: str, at: int = 0, most: int = -1) -> tuple[list[tuple[Any, str
 def _call(body: str, call_id: str, key: str) -> ToolCall:
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or brackets nested as deep
+    except (ValueError, RecursionError) as error:  # also for thousands of digits, or of nested brackets
         return ToolCall(call_id, "", body, f"tool call is not JSON: {error}")
     return _checked(value, body, call_id, key)
 
 
 def _checked(value: Any, source: str, call_id: str, key: str) -> ToolCall:
-    """Make a call of a JSON value, which may be not a call; `key` holds its arguments."""
+    """Make a call from a JSON value, which need not be a call; `key` holds its arguments."""
     if isinstance(value, dict) and key == "parameters" and value.get("type") == "function":
         value = {name: part for name, part in value.items() if name != "type"}
     name = value.get("name") if isinstance(value, dict) else None
@@ -486,7 +488,8 @@ def _checked(value: Any, source: str, call_id: str, key: str) -> ToolCall:
         arguments = _dumped(value[key])
         name.encode()
     except (ValueError, RecursionError) as error:
-        # NaN, a number beyond floats, half a surrogate pair: no JSON, or no text, on the wire
+        # NaN, a number beyond floats, half a surrogate pair: they cannot be JSON, or text, on the
+        # wire
         return ToolCall(call_id, "", "", f"tool call cannot be sent: {error}")
     return ToolCall(call_id, name, arguments)
 

@@ -1,5 +1,4 @@
-"""Turns messages into tokens, with the model folder's own chat template, and reads tokens as
-messages.
+"""Turns messages into tokens, with the model's own chat template, and reads tokens as messages.
 
 A rollout only ever appends. `Chat.prompt_ids` renders the opening messages. The policy samples its
 own tokens, which are kept. `Chat.tool_result_ids` renders what comes between the end of an
@@ -11,9 +10,10 @@ Results, messages, tools and names are text: none of it becomes a control token
 
 The template itself writes what comes between two turns: a dummy assistant turn is rendered with the
 real results after it, and the text is cut after the dummy's end. So a template may quote or trim a
-result, name the tool or the call's id; it only has to write turns one after another. If it cannot
-write two calls in one turn, it is asked for one call at a time. `prefix_problems` finds where a
-template would not have written what the rollout holds; the rollout keeps its own tokens anyway.
+result, and write the tool's name or the call's id; it only has to write turns one after another. If
+it cannot write two calls in one turn, it is asked for one call at a time. `prefix_problems` finds
+where a template would not have written what the rollout holds. The rollout keeps its own tokens
+anyway.
 
 rft/chat/formats.py reads the policy's text: a call with a broken wrapper or broken JSON is a
 problem, never a final answer.
@@ -103,7 +103,7 @@ class Chat:
         start: bool = True,
         answer_format: dict[str, Any] | None = None,
     ) -> str:
-        """Render messages that `_normalize_message` made. They are final, so they hold all that can
+        """Render messages that `_normalize_message` made. They are final: nothing else in them can
         become a token."""
         tools = self.tools if tools is None else list(tools)
 
@@ -180,8 +180,8 @@ class Chat:
         return tuple(self._encoded(untrusted, texts(untrusted), texts)[0])
 
     def _encoded(self, untrusted: Any, texts: Sequence[str], render: Callable[[Any], Sequence[str]]) -> list[list[int]]:
-        """Encode `texts`, which `render` makes of `untrusted`. None of it becomes a control token
-        (rft/chat/control.py)."""
+        """Encode `texts`, which `render` makes from `untrusted`. Nothing in `untrusted` becomes a
+        control token (rft/chat/control.py)."""
         if not self._control.suspects(untrusted):
             return [self.encode(text) for text in texts]
         hidden = self._control.hide(untrusted, "".join(texts))
@@ -217,15 +217,15 @@ class Chat:
         return ids, loss_mask
 
     def dialogue_text(self, messages: list[Message]) -> str:
-        """Return the same as text."""
+        """Return the text of what `dialogue_ids` encodes."""
         text_of = {token: text for text, token in self._ends.items()}
         end_of = {turn_kind: text_of[token] for turn_kind, token in self._end_of.items() if token in text_of}
         pieces = self._pieces(self._recorded(messages), self.tools)
         return "".join(text + end_of.get(turn_kind, "") for turn_kind, text in pieces)
 
     def _between(self, calls: Sequence[ToolCall], template_messages: Sequence[Message], start: bool = True) -> str:
-        """Return the template's text from after the end of an assistant turn with these calls, over
-        these messages, to the start of its next turn."""
+        """Return the template's text between two assistant turns: from the end of a turn with these
+        calls, through these messages, to the start of the next turn."""
         if len(calls) > 1 and not self._parallel:
             first = self._between(calls[:1], template_messages[:1], start=False)
             return first + self._between(calls[1:], template_messages[1:], start)
@@ -267,9 +267,10 @@ class Chat:
         return pieces
 
     def _render_assistant(self, message: Message) -> str:
-        """Write a recorded message as the policy would after what the template opened: if it opened
-        a thought and the message has none, close it. If it closed the thought as well (thinking is
-        off), leave out a recorded one: a second thought would read as an error."""
+        """Write a recorded message as the policy would, after what the template itself writes. If
+        the template opened a thought and the message has none, close it. If the template closed the
+        thought as well (thinking is off), leave out a recorded thought: a second one would read as
+        an error."""
         start, end = self.format.tags
         if end in self._assistant_prefix:
             message = {key: value for key, value in message.items() if key != "reasoning_content"}
@@ -316,8 +317,8 @@ class Chat:
 
     @cached_property
     def _objects(self) -> bool:
-        """Whether the template wants arguments as objects. One that takes the JSON string gets it
-        byte for byte as sampled."""
+        """Whether the template wants arguments as objects. A template that takes the JSON string
+        gets it byte for byte as sampled."""
         arguments = f'{{"q":"{formats.MARK}"}}'
         call = _function(ToolCall(self.format.call_id("call_0_0"), "f", ""), arguments)
         messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
@@ -345,11 +346,11 @@ class Chat:
 
 
 def no_room(opening: Opening, length: int, limit: int) -> UserError:
-    """`limit`: that of the whole context, from params.yaml or the policy's server."""
+    """Make the error. `limit`: that of a whole context, from params.yaml or the policy's server."""
     return UserError(
         f"example {opening.example_id!r}: its opening alone has {length} tokens, and rollout.max_tokens is "
-        f"{limit} (if params.yaml does not set it: 512 here, at a policy.server what that takes). Raise it, or "
-        "shorten the prompt, the row's messages or its tools."
+        f"{limit} (if params.yaml does not set it: at least 512 in this process, the server's own limit at a "
+        "policy.server). Raise it, or shorten the prompt, the row's messages or its tools."
     )
 
 
@@ -364,7 +365,7 @@ def tool_message(call: ToolCall, output: str) -> Message:
 
 
 def _function(call: ToolCall, arguments: Any) -> dict[str, Any]:
-    """Write a call for a template. One that could not be read may have no name, but the template
+    """Write a call for a template. A call that could not be read may have no name, but the template
     still has to write that it was answered."""
     function = {"name": call.name or "unknown", "arguments": arguments}
     return {"id": call.call_id, "type": "function", "function": function}
@@ -388,7 +389,7 @@ def prefix_problems(chat: Chat) -> list[str]:
     holds.
 
     The rollout's tokens are append-only whatever this finds. But an endpoint that renders all
-    messages each turn would show the policy something else there than its training did.
+    messages each turn would there show the policy something else than training did.
     """
     problems: dict[str, str] = {}
     for name, messages in _probes().items():
@@ -406,7 +407,7 @@ def _differences(chat: Chat, messages: list[Message]) -> Iterator[tuple[str, str
         before = chat.render(messages[: places[0]])
         for following in places[1:]:
             theirs, ours = chat.render(messages[:following]), chat.dialogue_text(messages[:following])
-            expected = {"earlier turns are written otherwise later": before, "a turn is not written as sampled": ours}
+            expected = {"earlier turns are written differently later": before, "a turn is not written as sampled": ours}
             for what, text in expected.items():
                 if not theirs.startswith(text) and what not in seen:
                     seen.add(what)

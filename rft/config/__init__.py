@@ -1,19 +1,20 @@
-"""params.yaml, which alone configures a run: one section per stage, and recipe, tools, rollout,
-run.
+"""params.yaml, the one file that configures a run.
+
+It has one section per stage, and the sections recipe, tools, rollout and run.
 
 An unknown key is an error that names the nearest known one. A value that cannot be honored is an
 error here, before any compute is spent. A stage reads the whole file once with `load`, and uses its
 own section and the shared ones.
 
     section, shared, stages, train, run    the keys, each with its meaning
-    warm_start                             those of a warm start, of policy or in training
-    notify, openlineage                    those of section run that say where messages go
+    warm_start                             the keys of a warm start, in policy and in train
+    notify, openlineage                    the keys of run that say where messages go
     response_format                        the form of the final answer
     graders, scaled, judges, source        grader.json: a grader as data, of seven types
-    abstention                             what an answer pays that says "I don't know"
-    templates, formula                     the small languages in it
-    reading                                from YAML to sections, and what is refused
-    reference, pages                       docs/params.md and a part of docs/graders.md, made from
+    abstention                             the score of an answer that says "I don't know"
+    templates, formula                     the small languages in grader.json
+    reading                                reads YAML into sections, and refuses what is wrong
+    reference, pages                       write docs/params.md and a part of docs/graders.md from
                                            the keys' docstrings
 """
 
@@ -69,8 +70,8 @@ AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 class Params(Section):
     agent: str | None = Field(None, pattern=AGENT_NAME)
-    """The agent's name in the ledger, MLflow and messages. It must be the only one of that name in
-    the workspace, and stays when the folder moves. null: the name of the recipe's folder."""
+    """The agent's name in the ledger, MLflow and messages. No other agent of the workspace may have
+    it. It stays the same when the folder moves. null: the name of the recipe's folder."""
     recipe: Recipe
     tools: Tools = Tools()
     rollout: Rollout = Rollout()
@@ -90,13 +91,13 @@ class Params(Section):
         return self.agent or Path(self.recipe.path).name
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes a run what it is, every value written out: all but section `run`."""
+        """Return all settings but section `run`, with every default written out."""
         return self.model_dump(mode="json", by_alias=True, exclude={"run"} if self.agent else {"run", "agent"})
 
     @model_validator(mode="after")
     def _context(self) -> Params:
-        """Set the defaults of rollout.max_tokens for a policy that is sampled here, and of
-        max_turn_tokens for one behind a server of chat completions. They do not count as set in the
+        """Set the default of rollout.max_tokens for a policy that is sampled in this process, and
+        of max_turn_tokens for one behind a chat-completions server. Neither counts as set in the
         file."""
         rollout, server = self.rollout.model_copy(), self.policy.server
         if "max_turn_tokens" not in rollout.model_fields_set and server is not None and server.kind == "chat":
@@ -108,7 +109,8 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _shown(self) -> Params:
-        """Take no more validation examples than there are; whoever asked for more hears of it."""
+        """Limit the default of challenger.shown to the validation examples that there are. A larger
+        number in the file is an error."""
         shown, there = self.challenger.shown, self.examples.validation
         if shown <= there:
             return self
@@ -147,21 +149,21 @@ class Params(Section):
 
 _BEFORE = {"alpha": 0.05, "looks": 1, "min_slice": 2}
 _BEFORE |= {"max_turns_p95_increase": 1000.0, "max_unreadable_increase": 1.0, "max_unscored_increase": 1.0}
-"""Keys of section gate, without a default, that version 0.1.0 did not have: what it decided by. It
-compared neither turns nor calls that cannot be read."""
+"""Keys of section gate that have no default and that version 0.1.0 did not have, with the values by
+which it decided. It compared neither turns nor calls that cannot be read."""
 
 
 def load(path: Path | str = "params.yaml", recorded: bool = False) -> Params:
-    """Read the settings, or those that a run was `recorded` with. Raises ConfigError naming the
-    file, the key and the value."""
+    """Read the settings. `recorded`: those of an earlier run. Raises ConfigError naming the file,
+    the key and the value."""
     path = Path(path)
     found = read_sections(path, str(path))
     return parse(of_then(found) if recorded else found, str(path))
 
 
 def of_then(found: dict[str, Any]) -> dict[str, Any]:
-    """Complete the settings of a recorded run, which an earlier version may have written, so that
-    its agent can be exported, tried and graded again. A new run must write them itself."""
+    """Add the gate's keys that an earlier version did not write to the settings of a recorded run.
+    So its agent can be exported, tried and graded again. A new run must set them itself."""
     gate = found.get("gate")
     return found | {"gate": _BEFORE | gate} if isinstance(gate, dict) else found
 
@@ -178,8 +180,8 @@ def read_sections(path: Path, where: str) -> dict[str, Any]:
 
 
 def parse(found: dict[str, Any], where: str = "params.yaml", model: type[BaseModel] = Params) -> Any:
-    """Make a `model` of it, and register the secrets that it names. One ConfigError names every
-    problem."""
+    """Make a `model` of what was `found`, and register the secrets that it names. One ConfigError
+    names every problem."""
     return reading.parse(found, where, model)
 
 

@@ -1,10 +1,9 @@
-"""What an abstention is and pays: the key `abstention` of grader.json, for a grader of any type.
+"""What an abstention is and what it scores: key `abstention` of grader.json, for every type.
 
-An agent that may say that it does not know is wrong less often, if saying so pays more than being
-wrong and less than being right. It must also pay to say so only where it is true, or the agent
-learns to say nothing else. So a row may say that there is no answer, and the gate's
-max_abstention_increase guards against abstaining where there is one. rft/grading/abstaining.py
-grades by it.
+An agent that may say "I don't know" is wrong less often, if this scores more than a wrong answer
+and less than a right one. But if it always scores, the agent learns to say nothing else. So a row
+may declare that it has no answer, and the gate's max_abstention_increase guards against abstaining
+where there is one. rft/grading/abstaining.py grades with this key.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ class Abstention(Section):
     """Answers that say "I don't know", and what they are worth."""
 
     says: list[str] = Field(min_length=1)
-    """Answers that abstain. The whole answer is compared, in any case, without blanks and
-    punctuation around it."""
+    """Answers that abstain. The whole answer is compared, without blanks and punctuation around it.
+    Upper and lower case are the same."""
     pays: float
-    """The score of an abstention where there is an answer: from the lowest score to below
-    pass_threshold. Where there is none, an abstention has the highest score, and any answer the
-    lowest."""
+    """The score of an abstention where there is an answer. It is at least the lowest score and
+    below pass_threshold. Where there is no answer, an abstention gets the highest score, and
+    anything else the lowest."""
     answer: str = "{{sample.output_text}}"
     """What is compared with `says`."""
     unanswerable: str | None = None
-    """Template of a row's true or false: whether it has no answer. None: every row has one."""
+    """Template whose value is true for a row that has no answer, and false for another. None: every
+    row has an answer."""
 
     @field_validator("says")
     @classmethod
@@ -53,7 +53,7 @@ class Abstention(Section):
 
 
 def plain(text: str) -> str:
-    """Reduce a text to what is compared: `plain("I don\u2019t know. ")` is "i don't know"."""
+    """Reduce a text to its compared form: `plain("I don\u2019t know. ")` is "i don't know"."""
     text = " ".join(normal("NFKC", text).translate(_APOSTROPHES).casefold().split())
     first, last = _LETTER.search(text), _LETTER.search(text[::-1])
     return text[first.start() : len(text) - last.start()] if first and last else ""

@@ -1,18 +1,18 @@
 """The formula of a grader with several parts: `(exact + 2 * close) / max(steps, 1)`.
 
-A formula is data that somebody else may have written, so it is not Python. It is parsed by Python's
-own grammar and then read node by node against a list of what is allowed; everything else is refused
-when the file is read, with its place and what to write instead.
+A formula is data that somebody else may have written, so it does not run as Python. Python's
+grammar parses it, and then each node is compared with a list of allowed ones. Everything else is
+refused when the file is read. The error names its place and what to write instead.
 
     numbers      1, 0.5, 1e-9
     names        the keys of `graders`
     operators    + - * / and ^, which is a power, as on paper; parentheses
     functions    abs exp floor ceil sqrt log of one value, min max of two or more
 
-All numbers are floats, so that no power grows beyond what a float holds, and a formula ends within
-microseconds: it has at most MAX_CHARS characters and no loops. What can only be known with the
-scores raises Undefined: a division by zero, the root of a negative number, a number too large. A
-part without names is computed when the file is read, so that `9^9^9` is refused there.
+All numbers are floats, so no power grows beyond what a float holds. A formula has at most MAX_CHARS
+characters and no loops, so it ends within microseconds. Errors that depend on the scores raise
+Undefined: a division by zero, the root of a negative number, a number too large. A part without
+names is computed when the file is read, so `9^9^9` is refused there.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ class Formula:
 
     @classmethod
     def read(cls, text: str) -> Formula:
-        """Raises ValueError naming the part that is not allowed, its place and the remedy."""
+        """Parse `text`. Raises ValueError naming the part that is not allowed, its place and the
+        remedy."""
         if len(text) > MAX_CHARS:
             raise ValueError(f"has {len(text):,} characters, more than {MAX_CHARS:,}. Write it shorter")
         source = text.strip().replace("^", "**")
         try:
-            with warnings.catch_warnings(action="ignore"):  # of a number with a letter behind it
+            with warnings.catch_warnings(action="ignore"):  # Python warns about a letter directly after a number
                 tree = ast.parse(source, mode="eval")
         except SyntaxError as error:
             column = len(source[: (error.offset or 1) - 1].replace("**", "^")) + 1
@@ -81,7 +82,7 @@ class Formula:
         return cls(text, frozenset(reader.names), compute)
 
     def value(self, scores: Mapping[str, float]) -> float:
-        """Raises Undefined where there is no finite number."""
+        """Compute the formula. Raises Undefined where the result is not a finite number."""
         return _finite(self._compute, scores)
 
 
@@ -102,7 +103,7 @@ def _finite(compute: _Compute, scores: Mapping[str, float]) -> float:
 
 
 class _Reader:
-    """Turns the tree into functions, node by node."""
+    """Turns the syntax tree into functions, node by node."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -159,7 +160,7 @@ class _Reader:
     def _call(self, node: ast.Call, depth: int) -> _Compute:
         name = node.func.id if isinstance(node.func, ast.Name) else None
         if name not in FUNCTIONS:
-            raise self._refused(node, "calls what is not a function of a formula", _MAY)
+            raise self._refused(node, "calls a function that formulas do not have", _MAY)
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             raise self._refused(node, "has an argument with a name or a star", "Write plain values")
         parts = [self.compile(argument, depth + 1) for argument in node.args]
@@ -174,7 +175,7 @@ class _Reader:
         return lambda scores: several([part(scores) for part in parts])
 
     def _refused(self, node: ast.expr, why: str, remedy: str) -> ValueError:
-        """Quote the part as it was written, with its place."""
+        """Make an error that quotes the part as it was written, with its place."""
         text = (ast.get_source_segment(self._source, node) or "").replace("**", "^")
         line = self._source.split("\n")[node.lineno - 1].encode()[: node.col_offset].decode("utf-8", "replace")
         column = len(line.replace("**", "^")) + 1

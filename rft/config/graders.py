@@ -8,13 +8,14 @@
     multi              a formula over several of the others
     endpoint           an address that is asked for each score
 
-An object that is accepted elsewhere is accepted here: `neq` for ne, `type: model` for score_model
-with a `prompt`, `graders` of a multi as an object of graders, a list or a single one, an endpoint
-without a name. Our own keys (rft/config/scaled.py) may stand in any of them. An unknown key is an
-error that names the nearest known one; a template, formula or source that cannot be used is an
-error here, before anything is computed.
+An object that is accepted elsewhere is accepted here. So `neq` may stand for ne, and `type: model`
+with a `prompt` for score_model. `graders` of a multi may be an object, a list or a single grader,
+and an endpoint needs no name. Our own keys (rft/config/scaled.py) may stand in any of them.
 
-`read` makes the object of JSON. rft/grading has a module per type that grades by it.
+An unknown key is an error that names the nearest known one. A template, formula or source that
+cannot be used is an error here, before anything is computed.
+
+`read` makes the object from JSON. rft/grading has one module per type, which grades with it.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from rft.errors import ConfigError, did_you_mean
 from rft.types import ABSTAINED, OUTCOME
 
 TOOL_SERVER = "{tool_server}"
-"""Stands in an endpoint's url for the server that serves the recipe's tools."""
+"""In an endpoint's url: the server of the recipe's tools."""
 METRICS = ("fuzzy_match", "bleu", "gleu", "meteor", "rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l")
 _COSINE = "compares embeddings, which the contract has in evaluations and not in RFT"
 
 
 def _unseen(*texts: str) -> list[str]:
-    """Say that a comparison looks at nothing of the answer."""
+    """Return a remark if a comparison does not look at the answer."""
     if any(place.namespace == "sample" for text in texts for place in Template.read(text).places):
         return []
     return ["input and reference have no template of sample: all answers score alike. Write {{sample.output_text}}."]
@@ -52,12 +53,12 @@ class StringCheck(Grader):
 
     type: Literal["string_check"]
     input: str
-    """What is checked, such as `{{sample.output_text}}`."""
+    """The text that is checked, such as `{{sample.output_text}}`."""
     reference: str
-    """What it is compared with, such as `{{item.answer}}`."""
+    """The text that it is compared with, such as `{{item.answer}}`."""
     operation: Literal["eq", "ne", "like", "ilike"]
-    """eq, ne: the same or not, letter by letter. like: input contains reference; ilike: in upper or
-    lower case."""
+    """When the score is 1. eq: the two texts are the same, letter by letter. ne: they differ. like:
+    input contains reference. ilike: like, but in upper or lower case."""
 
     scores: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
@@ -86,11 +87,11 @@ class TextSimilarity(Grader):
 
     type: Literal["text_similarity"]
     input: str
-    """What is compared, such as `{{sample.output_text}}`."""
+    """The text that is compared, such as `{{sample.output_text}}`."""
     reference: str
-    """What it should be like, such as `{{item.answer}}`."""
+    """The text that it should be like, such as `{{item.answer}}`."""
     evaluation_metric: str
-    """fuzzy_match, bleu, gleu, meteor, rouge_1 to rouge_5, or rouge_l."""
+    """The metric: fuzzy_match, bleu, gleu, meteor, rouge_1 to rouge_5, or rouge_l."""
 
     scores: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
@@ -119,14 +120,15 @@ class TextSimilarity(Grader):
 
 
 class Python(Grader):
-    """Source with a function `grade(sample, item)` that returns a number."""
+    """Python source with a function `grade(sample, item)` that returns a number."""
 
     type: Literal["python"]
     name: str = "python"
     source: str
-    """At most 256 kB. It holds no templates: the function gets the row and the sample."""
+    """The source, below 256 kB. It holds no templates: the function gets the row and the sample."""
     image_tag: str | None = None
-    """Which published set of packages it was written for. Ours has those of this installation."""
+    """The published set of packages that the source was written for. Here it gets the packages of
+    this installation."""
 
     @property
     def needs_sandbox(self) -> bool:
@@ -152,11 +154,11 @@ class Endpoint(Grader):
     type: Literal["endpoint"]
     name: str = "endpoint"
     url: str
-    """Where it is. `{tool_server}` is the server that serves the recipe's tools."""
+    """The address. `{tool_server}` stands for the server of the recipe's tools."""
     headers: dict[str, str] = {}
-    """Sent with each request. `env:NAME` is a secret from the environment."""
+    """Headers that are sent with each request. `env:NAME` is a secret from the environment."""
     rate_limit: float | None = Field(default=None, gt=0)
-    """Requests per second; None: no limit. tools.rate_limit is for tools."""
+    """Requests per second. None: no limit, because tools.rate_limit is for tools only."""
 
     marks_only: ClassVar[bool] = False
 
@@ -171,14 +173,14 @@ class Multi(Grader):
     type: Literal["multi"]
     name: str = "multi"
     graders: dict[str, SerializeAsAny[Grader]]
-    """Key -> grader. A list, or a single one, has the names of its graders as keys."""
+    """The graders by key. In a list, or for a single grader, a grader's name is its key."""
     calculate_output: str
     """The formula, such as `0.7 * exact + 0.3 * near` (rft/config/formula.py)."""
     gate: list[str] = []
-    """Keys of graders that must pass first. If one does not, the whole has the lowest score, and
-    the others are not asked. One key may stand alone. Ours."""
+    """Keys of graders that must pass first. If one does not, the whole gets the lowest score, and
+    the other graders are not asked. A single key needs no list. This key is ours."""
     invalid_grade: float = 0.0
-    """What the wire says where a grade has no score. In training there is none."""
+    """The number that the API returns for a grade without a score. Training does not use it."""
 
     @property
     def texts(self) -> list[str]:
@@ -251,7 +253,7 @@ TYPES: dict[str, type[Grader]] = {
 
 
 def read(raw: Any, where: str) -> Grader:
-    """Make the grader of a JSON value. Raises ConfigError that names `where`, every key that is
+    """Make the grader from a JSON value. Raises ConfigError that names `where`, every key that is
     wrong, and the remedy."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: holds {type(raw).__name__}, expected a grader: an object with a type.")
@@ -268,7 +270,7 @@ def read(raw: Any, where: str) -> Grader:
 
 
 def _with_children(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    """Read the graders of a multi, so that their errors name the key."""
+    """Read the graders of a multi, so that an error in one names its key."""
     if "graders" not in raw:
         return raw
     found: dict[str, Grader] = {}

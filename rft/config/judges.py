@@ -1,8 +1,8 @@
 """The graders that ask a judge: another model, behind any OpenAI-compatible address.
 
-`model` names the judge, and `input` is what it is told, as chat messages with templates. Where it
-is, and with which key, is said by the environment: OPENAI_BASE_URL and OPENAI_API_KEY, as the stock
-client has it. `prices` is ours: what a run's judge has cost is then shown in money.
+`model` names the judge, and `input` holds the chat messages that it gets, with templates. The
+environment gives its address and key, as for the stock client: OPENAI_BASE_URL and OPENAI_API_KEY.
+`prices` is our own key. With it, the cost of a run's judge is shown in money.
 
 The older spelling `type: model` has a `prompt` with names in single braces, and a `response_format`
 of its own. It is read as a score_model: {final_answer} is the answer, and any other name is a key
@@ -27,14 +27,14 @@ _ANSWER = "final_answer"
 
 
 class Message(Section):
-    """A message to the judge. Its content is a text; parts are joined."""
+    """A message to the judge. Its content is a text, or parts that are joined to one."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    """Who speaks. `developer` is sent as it is, and not every server knows it."""
+    """Who speaks. `developer` is sent unchanged, but not every server knows it."""
     content: str
     """A text with templates, or a list of parts that are texts."""
     type: Literal["message"] = "message"
-    """As published; it may be left out."""
+    """The published key. It may be left out."""
 
     @field_validator("content", mode="before")
     @classmethod
@@ -60,41 +60,43 @@ def _text(part: Any) -> str:
 
 
 class SamplingParams(Section):
-    """How the judge samples. What is left out is the server's own choice."""
+    """How the judge samples. The server chooses every value that is left out."""
 
     seed: int | None = None
-    """With a fixed one, the same answer gets the same verdict, as far as the server keeps that."""
+    """Seed of the sampling. With a fixed seed the same answer gets the same verdict, if the server
+    supports that."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """The share of probability that is sampled from."""
+    """The judge samples from the likeliest tokens that together have this probability."""
     temperature: float | None = Field(default=None, ge=0)
-    """0: the likeliest verdict, and no noise in the scores. Reasoning models refuse it."""
+    """Sampling temperature. 0: the likeliest verdict, and no noise in the scores. Reasoning models
+    refuse this key."""
     max_completions_tokens: int | None = Field(default=None, ge=1)
-    """The most tokens of a verdict. The published key is spelled so."""
+    """Most tokens of a verdict. The published key has this spelling."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    """Only for models that reason."""
+    """How much the judge reasons. Only for models that reason."""
 
 
 class JudgePrices(Section):
-    """What a million of the judge's tokens cost, in a currency of your own."""
+    """Prices of a million of the judge's tokens, in a currency of your choice."""
 
     input: float = Field(ge=0)
-    """Of what it reads."""
+    """Price of tokens that the judge reads."""
     output: float = Field(ge=0)
-    """Of what it writes."""
+    """Price of tokens that the judge writes."""
     cached_input: float | None = Field(default=None, ge=0)
-    """Of what a cache spared. None: as input."""
+    """Price of tokens that come from a cache. None: the same as `input`."""
 
 
 class ModelGrader(Grader):
-    """What both graders with a judge have."""
+    """What both graders with a judge have in common."""
 
     model: Name
-    """The judge, as its server names it."""
+    """The judge's model, by the name that its server uses."""
     input: list[Message] = Field(min_length=1)
-    """What it is told."""
+    """The messages that the judge gets."""
     sampling_params: SamplingParams = SamplingParams()
     prices: JudgePrices | None = None
-    """What its tokens cost. None: they are only counted."""
+    """What the judge's tokens cost. None: they are only counted."""
 
     @property
     def texts(self) -> list[str]:
@@ -114,7 +116,7 @@ class ScoreModel(ModelGrader):
 
     type: Literal["score_model"]
     response_format: dict[str, Any] | None = None
-    """Of the older spelling. The judge is asked in our form instead."""
+    """A key of the older spelling. It is not sent, because the judge is asked in our form."""
 
     @property
     def remarks(self) -> list[str]:
@@ -127,9 +129,9 @@ class LabelModel(ModelGrader):
 
     type: Literal["label_model"]
     labels: list[Name] = Field(min_length=2)
-    """What the judge chooses from."""
+    """Labels from which the judge chooses."""
     passing_labels: list[str] = Field(min_length=1)
-    """Those that score 1."""
+    """Labels that score 1."""
 
     scores: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
@@ -150,7 +152,7 @@ class LabelModel(ModelGrader):
 
 
 def as_score_model(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    """Read the older spelling, `type: model`."""
+    """Translate the older spelling, `type: model`."""
     found = {"name": "model", **raw, "type": "score_model"}
     prompt = found.pop("prompt", None)
     if prompt is None:

@@ -1,8 +1,8 @@
 """`run.notify`: who is told that a request waits for approval, and that a scheduled run failed.
 
-A message goes to a webhook, by mail, to both or to nobody. As everywhere, a secret is named
-(`env:NAME`) and never written out. Mistakes that can be seen here are errors before a run begins,
-because at its end, days later, a message that cannot be sent is only a warning.
+A message goes to a webhook, by mail, to both or to nobody. As everywhere, the file names a secret
+(`env:NAME`) and never holds it. Mistakes that can be seen here are errors before a run begins. At
+the run's end, days later, a message that cannot be sent is only a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Webhook(Section):
     url: str
     """Address to which messages are posted; `env:NAME` where the address itself is secret."""
     signing_secret: str
-    """`env:NAME` of a Standard-Webhooks secret (whsec_...), with which the receiver verifies."""
+    """`env:NAME` of a Standard-Webhooks secret (whsec_...). The receiver verifies messages with
+    it."""
 
     @field_validator("url")
     @classmethod
@@ -43,17 +44,18 @@ class Mail(Section):
     """A mail server that takes each message as plain text (SMTP)."""
 
     to: list[MailAddress] = Field(min_length=1)
-    """Addresses of those who are told, without names."""
+    """Addresses of the receivers, without names."""
     from_: MailAddress = Field(alias="from")
     """Address of the sender."""
     server: str
     """HOST or HOST:PORT. The port is 587 for starttls, 465 for tls, 25 for none."""
     tls: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted: after its first words, from the start, or not at all."""
+    """How the connection is encrypted. starttls: after the first commands. tls: from the start.
+    none: not at all."""
     user: str | None = None
-    """Name to log in with, or `env:NAME`. null: no login."""
+    """Login name, or its `env:NAME`. null: no login."""
     password: str | None = None
-    """`env:NAME` of the password that goes with `user`."""
+    """`env:NAME` of the password for `user`."""
 
     @field_validator("server")
     @classmethod
@@ -95,7 +97,7 @@ class Notify(Section):
 
 
 def check_url(value: str) -> None:
-    """Raise ValueError for what nothing can be posted to."""
+    """Raise ValueError for an address to which nothing can be posted."""
     try:
         parts = urlsplit(value)
         works = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", value)

@@ -1,8 +1,8 @@
-"""`run.openlineage`: where a run's lineage events go while it goes on.
+"""`run.openlineage`: where a run's lineage events go while it works.
 
-To a file or to a server, one of the two. As everywhere, a secret is named (`env:NAME`) and never
-written out, and mistakes that can be seen here are errors before a run begins: later, an event that
-is not taken is only a line on the console.
+They go to a file or to a server. As everywhere, params.yaml names a secret (`env:NAME`) and never
+holds it. Mistakes that can be seen here are errors before a run begins. Later, an event that the
+receiver refuses is only a line on the console.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rft.config.section import Section
 
 
 class OpenLineage(Section):
-    """Where OpenLineage events of a run go: its beginning and end, and those of each stage with
-    what it read and wrote. A receiver that fails never fails a run."""
+    """Where OpenLineage events of a run go. They tell when the run and each stage begin and end,
+    and what a stage read and wrote. A failure of the receiver never fails a run."""
 
     file: str | None = None
     """File to which each event is appended as a line of JSON, relative to the clone. Set either

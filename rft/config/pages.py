@@ -1,7 +1,7 @@
-"""Write what docs/params.md and docs/graders.md say of every key.
+"""Write what docs/params.md and docs/graders.md say about every key.
 
-The words are the docstrings under the keys (reference.py), so that source and pages cannot differ.
-The pages are written by people but for the part between two marks.
+The words are the docstrings under the keys (reference.py), so source and pages cannot differ.
+People write the pages, except the part between two marks.
 
     python -m rft.config.pages            # which pages are old
     python -m rft.config.pages --write    # write them
@@ -24,7 +24,7 @@ BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
 def of_graders() -> str:
     """Write the keys that all types have, and then those of each type."""
     common = [key for key in keys(Grader, "") if key.name != "type"]
-    parts = ["Of all types:\n", *table(common), ""]
+    parts = ["Keys of every type:\n", *table(common), ""]
     for name, kind in TYPES.items():
         known = {key.name for key in common}
         parts += [f"### `{name}`\n", *table([key for key in _own(kind) if key.name not in known]), ""]
@@ -41,8 +41,8 @@ PAGES = {"params.md": tables, "graders.md": of_graders}
 
 
 def renewed(name: str) -> str:
-    """Return a page with its tables renewed. Raises UserError for a page without its marks, because
-    what stands behind them would be lost."""
+    """Return a page with new tables. Raises UserError for a page without its marks, because the
+    text behind them would be lost."""
     before, begin, rest = (DOCS / name).read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

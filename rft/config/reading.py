@@ -1,9 +1,9 @@
-"""From YAML to sections. One error names every problem, each with the file, the key, the value and
-the remedy.
+"""Read YAML and JSON files that people write into sections.
 
-YAML and JSON accept a key that is written twice and silently drop the first value. Files that
-people write are read here, where that is an error. So is a secret: params.yaml is recorded with
-every run, so it names secrets (`env:NAME`) and never holds one.
+One error names every problem, each with the file, the key, the value and the remedy. YAML and JSON
+accept a key that is written twice, and silently drop the first value. Here that is an error.
+A secret in the file is an error too: params.yaml is recorded with every run, so it names secrets
+(`env:NAME`) and never holds one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from rft.errors import ConfigError, did_you_mean
 
 _SAID_IN = {"headers", "env"}
 _KEYS = {"signing_secret", "password"}
-"""Hold a secret, so `env:NAME`."""
+"""Keys that hold a secret, so their value must be `env:NAME`."""
 _MERGE = "tag:yaml.org,2002:merge"
 _RECORDED = "and this file is recorded with every run"
 
 
 def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
-    """Make a `model` of it, and register the secrets that it names. One ConfigError names every
-    problem."""
+    """Make a `model` of the `raw` values, and register the secrets that they name. One ConfigError
+    names every problem."""
     problems: list[str] = []
     try:
         for name in secrets.variables(raw):
@@ -56,10 +56,11 @@ def parse(raw: dict[str, Any], where: str, model: type[BaseModel]) -> Any:
 
 
 def _without_form(raw: dict[str, Any], found: BaseModel) -> dict[str, str]:
-    """Find what no digest can hold, by key.
+    """Find the values that no digest can hold, by key.
 
-    Looks at what is written, because pydantic's JSON has null for a nan in a field of any type, and
-    at what it means: the text "inf" becomes a number. A recipe's own Options are in no digest.
+    Looks at the values as written, because pydantic's JSON has null for a nan in a field of any
+    type. Looks at them as parsed too, because the text "inf" becomes a number. A recipe's own
+    Options are in no digest.
     """
     wrong = dict(files.without_form(raw))
     if isinstance(found, Section):
@@ -68,7 +69,7 @@ def _without_form(raw: dict[str, Any], found: BaseModel) -> dict[str, str]:
 
 
 def read_yaml(path: Path, where: str) -> Any:
-    """Read a file that people write; None for an empty one.
+    """Read a YAML file. Returns None for an empty one.
 
     Raises ConfigError, which begins with `where`, and FileNotFoundError.
     """
@@ -87,9 +88,9 @@ def yaml_value(text: str, where: str) -> Any:
 
 @lru_cache(maxsize=16)
 def _value(text: str, where: str) -> Any:
-    """A run reads the same settings again and again, and each time takes 20 ms."""
+    """Parse YAML, cached: a run reads the same settings many times, and a parse takes 20 ms."""
     try:
-        loader = yaml.SafeLoader(text)  # looks at the characters, too
+        loader = yaml.SafeLoader(text)  # checks the characters, too
         try:
             node = loader.get_single_node()
             twice = [] if node is None else list(_twice(loader, node, "", set()))
@@ -107,8 +108,8 @@ def _value(text: str, where: str) -> Any:
 
 
 def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) -> Iterator[tuple[str, int, int]]:
-    """Yield (key, line, line) for each key that a mapping holds twice. `known`: the nodes visited
-    before, such as an alias's."""
+    """Yield (key, line, line) for each key that a mapping holds twice. `known`: nodes that were
+    visited before, such as the node of an alias."""
     if id(node) in known:
         return
     known.add(id(node))
@@ -130,8 +131,8 @@ def _twice(loader: yaml.SafeLoader, node: yaml.Node, key: str, known: set[int]) 
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict, as json.loads(..., object_pairs_hook=unique). Raises ValueError for a key that
-    an object holds twice."""
+    """Make a dict of key-value pairs, for json.loads(..., object_pairs_hook=unique). Raises
+    ValueError for a key that an object holds twice."""
     if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
         message = "is written twice in one object, and only one can count. Merge them, or remove one"
         raise ValueError(f"{repeated[0]!r} {message}")
@@ -139,7 +140,7 @@ def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (key, what is wrong and what to do) for each secret in the file itself."""
+    """Yield (key, problem and remedy) for each secret that is written in the file itself."""
     if isinstance(raw, dict | list):
         for name, each in raw.items() if isinstance(raw, dict) else enumerate(raw):
             yield from _written_out(each, f"{key}.{name}" if key else str(name), inside or name in _SAID_IN)
@@ -154,7 +155,7 @@ def _written_out(raw: Any, key: str = "", inside: bool = False) -> Iterator[tupl
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Say where and what, without quoting the line: it may hold a key."""
+    """Describe a YAML error and its place, without quoting the line, which may hold a secret."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return type(error).__name__
     mark = error.problem_mark
@@ -174,8 +175,8 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
         return (
             f"{message} Write what you mean by it, such as {loc[-1]}: {shown.examples[0]} (docs/params.md explains it)."
         )
-    message = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before the words of our validators
-    if not key:  # of several sections together
+    message = problem["msg"].removeprefix("Value error, ")  # pydantic puts it before our validators' words
+    if not key:  # the error is about several sections together
         return f"{where}: {message}."
     may_hold_a_key = {*_SAID_IN, *_KEYS} & {*loc} or key.endswith(("url", "mail.server"))
     if may_hold_a_key or isinstance(problem["input"], dict | list):
@@ -184,14 +185,14 @@ def _explain(problem: Any, where: str, model: type[BaseModel]) -> str:
 
 
 def _why(model: type[BaseModel], loc: list[str]) -> str:
-    """Say what the value would do, where the field tells it (`outside`)."""
+    """Say what the value would do, if the field explains it (`outside`)."""
     found = _field_at(model, loc)
     told = found.json_schema_extra if found is not None else None
     return f" {told['outside']}" if isinstance(told, dict) and "outside" in told else ""
 
 
 def _shown(value: Any) -> str:
-    """Quote a value; of a long one, such as a source, its beginning."""
+    """Quote a value, or the beginning of a long one, such as a source."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -216,7 +217,7 @@ def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
 
 
 def named(params: BaseModel, recipe: Path) -> list[str]:
-    """Return the environment variables that params.yaml and the recipe's grader.json name by
+    """Return the environment variables that params.yaml and the recipe's grader.json name with
     `env:`."""
     try:
         grader = json.loads((recipe / "grader.json").read_text(encoding="utf-8"))
@@ -226,8 +227,7 @@ def named(params: BaseModel, recipe: Path) -> list[str]:
 
 
 def refuse_unset(params: BaseModel, recipe: Path) -> None:
-    """Raises ConfigError naming every variable that is not set, before a stage comes to one of
-    them."""
+    """Raise ConfigError naming every variable that is not set, before a stage needs one of them."""
     if unset := [name for name in named(params, recipe) if name not in os.environ]:
         raise ConfigError(
             f"params.yaml and grader.json name secrets that are not in the environment: {', '.join(unset)}. Export "
@@ -238,7 +238,7 @@ def refuse_unset(params: BaseModel, recipe: Path) -> None:
 def secret(value: str) -> str:
     """Return the environment's value for `env:NAME`, and any other value as it is.
 
-    From here on rft/secrets.py keeps a value from the environment out of all text.
+    After this call rft/secrets.py keeps the environment's value out of all text.
     """
     if not (found := secrets.VARIABLE.fullmatch(value)):
         return value

@@ -1,9 +1,8 @@
-"""Explain every key of params.yaml: in docs/params.md, and in the comments of `rft doctor
---show-resolved`.
+"""Explain every key of params.yaml, for its page and for `rft doctor --show-resolved`.
 
-The words are the docstrings under the keys in this package, so that source and reference cannot
-differ. tests/config/test_reference.py refuses a key without one. For a key that holds a section,
-the docstring of the section's class will do. The page is written by pages.py.
+The words are the docstrings under the keys in this package, so source and reference cannot differ.
+tests/config/test_reference.py refuses a key without one. For a key that holds a section, the
+docstring of the section's class is enough. pages.py writes the page, docs/params.md.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Key:
     name: str
     type: str
     default: str
-    """As YAML; "required" without one; empty for a key that only holds others."""
+    """The default as YAML, "required" if there is none, or empty for a key that holds others."""
     meaning: str
 
 
@@ -62,8 +61,8 @@ def keys(kind: type[Section], prefix: str) -> Iterator[Key]:
 
 @cache
 def _below(kind: type[Section]) -> dict[str, str]:
-    """Return the docstring under each field. Pydantic can read them, too, but whenever a class is
-    made: a tenth of a second in each process that reads settings."""
+    """Return the docstring under each field. Pydantic could read them too, but it would read them
+    whenever a class is made: a tenth of a second in each process that reads settings."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         if issubclass(one, Section):
@@ -93,8 +92,8 @@ def table(rows: Iterable[Key]) -> list[str]:
 
 
 def commented(params: config.Params, written: Set[str]) -> str:
-    """Write all settings as YAML, each with its origin and meaning. It reads back as the same
-    settings."""
+    """Write all settings as YAML, each with its origin and meaning. The YAML can be read back as
+    the same settings."""
     lines: list[tuple[str, str]] = []
     for key in at_the_top():
         origin = "set" if key.name in written else "default"
@@ -112,7 +111,7 @@ def _lines(section: Section, prefix: str, indent: str, written: Set[str]) -> Ite
     shown = section.model_dump(mode="json", by_alias=True)
     for field, info in type(section).model_fields.items():
         alias = info.alias or field
-        if alias not in shown:  # a key that says nothing unless it is set
+        if alias not in shown:  # a key that is written only if it is set
             continue
         value, meaning = getattr(section, field), meanings[prefix + alias]
         origin = "set" if prefix + alias in written else "default"
@@ -183,7 +182,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Write one line of YAML; for a text with line breaks that is JSON, which is YAML too."""
+    """Write one line of YAML. A text with line breaks is written as JSON, which is YAML too."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
     text = text.removesuffix("\n...\n").strip()
     return json.dumps(value) if "\n" in text else text

@@ -3,12 +3,12 @@
     read(value, where)         checks it and returns the Chat-Completions form. Takes both forms:
         Chat Completions       {type: json_schema, json_schema: {name, strict, schema}}
         Responses              {type: json_schema, name, strict, schema}
-    chosen(own, configured)    the one that holds for a rollout; None for a free answer
-    with_instruction(...)      the opening messages and the format in words, where we render them
+    chosen(own, configured)    the form that a rollout must follow; None for a free answer
+    with_instruction(...)      adds the format in words to the messages, where we render them
 
-A chat endpoint gets the format in the request and constrains the answer itself. Where we render the
-prompt (in this process, and for the token routes of vLLM and SGLang), the format is in the prompt:
-a constraint on sampled tokens would hold for every turn, and so forbid tool calls.
+A chat endpoint gets the format in the request and constrains the answer itself. We render the
+prompt in this process, and for the token routes of vLLM and SGLang. There the format is in the
+prompt, because a constraint on sampled tokens would hold for every turn and forbid tool calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read(value: Any, where: str) -> dict[str, Any] | None:
 
 
 def normalized(value: Any) -> dict[str, Any]:
-    """Return the Chat-Completions form. Raises ValueError, which says what is wrong and what to
+    """Return the Chat-Completions form. Raises ValueError that says what is wrong and what to
     write."""
     if not isinstance(value, dict):
         forms = "{type: text}, {type: json_object} or {type: json_schema, ...}"
@@ -74,7 +74,7 @@ def normalized(value: Any) -> dict[str, Any]:
 
 
 def chosen(own: dict[str, Any] | None, configured: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the row's `own` format, else the configured one; None where any text will do."""
+    """Return the row's `own` format, or else the configured one. None: any text is allowed."""
     found = configured if own is None else own
     return None if found is None or found["type"] == "text" else found
 
@@ -88,7 +88,7 @@ def instruction(response_format: dict[str, Any]) -> str:
 
 
 def with_instruction(messages: Sequence[dict[str, Any]], response_format: dict[str, Any]) -> list[dict[str, Any]]:
-    """Append the instruction to the system message, or make it one."""
+    """Append the instruction to the system message, or add it as one."""
     text, told = instruction(response_format), list(messages)
     place = next((n for n, message in enumerate(told) if message["role"] in ("system", "developer")), None)
     if place is None:
@@ -103,8 +103,8 @@ def with_instruction(messages: Sequence[dict[str, Any]], response_format: dict[s
 
 
 def words(response_format: dict[str, Any]) -> tuple[str, ...]:
-    """List what a prompt that states this format must contain: the names of all properties. A
-    template that writes no schema lacks them."""
+    """List the words that a prompt with this format must contain: the names of all properties. They
+    are missing if a template drops the schema."""
     if response_format["type"] == "json_object":
         return ("json",)
     schema = response_format["json_schema"]
@@ -113,7 +113,7 @@ def words(response_format: dict[str, Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)  # by content: every row of a data set may carry the same one
 def _problem(schema: str) -> str:
-    from rft.schema import compiled  # here: reading params.yaml needs it only where a schema is given
+    from rft.schema import compiled  # imported here, because only a schema needs it
 
     try:
         compiled(json.loads(schema))

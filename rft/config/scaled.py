@@ -1,14 +1,14 @@
 """What a grader of any type declares in grader.json: a name, and the scale of its scores.
 
-    range             the lowest and the highest score; [0, 1] if it names none
-    pass_threshold    scores from here on have passed; the highest if it names none
-    chance            the mean score of answers without any work; the lowest if it names none
-    reports_hacks     its verdicts name hacks
-    abstention        what "I don't know" is worth (rft/config/abstention.py)
+    range             the lowest and the highest score; by default [0, 1]
+    pass_threshold    the lowest score that passes; by default the highest of the range
+    chance            the mean score of answers without any work; by default the lowest
+    reports_hacks     whether its verdicts name hacks
+    abstention        the score of "I don't know" (rft/config/abstention.py)
 
-`range` is ours, except for score_model; the published objects know only `pass_threshold`, and use
-it to mark, not to train. So one above the range is refused where the object is of our own kind
-(endpoint), and in the others it is taken as the highest score, with a remark in words.
+`range` is our key, except for score_model. The published objects know only `pass_threshold`, and
+use it to mark answers, not to train. A threshold above the range is refused for our own type,
+endpoint. For the other types it counts as the highest score, with a remark.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ _ABOVE = f"an exploit may earn {MAX_EXPLOITED:.0%} of the range above chance, an
 
 
 class Grader(Section):
-    """A grader of any type. rft/config/graders.py has the types, and `read` makes one of JSON."""
+    """A grader of any type. rft/config/graders.py has the types, and its `read` makes one from
+    JSON."""
 
     type: str
     name: str = Field(min_length=1)
-    """For people. python, multi and endpoint may do without, and a part of a multi has its key."""
+    """Name for readers. python, multi and endpoint need none. The name of a part of a multi is its
+    key, unless it sets another."""
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and the highest score."""
     pass_threshold: float | None = Field(default=None, strict=True)
-    """Scores from here on have passed. None: the highest."""
+    """The lowest score that passes. None: the highest score."""
     chance: float | None = Field(default=None, strict=True)
-    """The mean score that answers without any work get by chance. None: the lowest."""
+    """The mean score that answers without any work get by chance. None: the lowest score."""
     reports_hacks: bool = Field(default=False, strict=True)
-    """Whether its verdicts name hacks: {"score": ..., "hack": "reason"}. The gate relies on that
-    once it flagged one of the recipe's exploits."""
+    """Whether the grader's verdicts name hacks: {"score": ..., "hack": "reason"}. The gate relies
+    on them once the grader has flagged one of the recipe's exploits."""
     abstention: Abstention | None = None
-    """What an answer is worth that says "I don't know". None: as the grader says."""
+    """The score of an answer that says "I don't know". None: the grader scores it like any
+    other."""
 
     marks_only: ClassVar[bool] = True
     """Whether the type's published `pass_threshold` may lie above its scores."""
     scores: ClassVar[tuple[float, float] | None] = None
-    """The only range that the type has; None: any."""
+    """The only range that the type allows. None: any range."""
 
     @property
     def scale(self) -> Scale:
@@ -60,22 +63,22 @@ class Grader(Section):
 
     @property
     def texts(self) -> list[str]:
-        """List its strings with templates, those of its parts included."""
+        """List the grader's strings with templates, and those of its parts."""
         return []
 
     @property
     def needs_tool_server(self) -> bool:
-        """Whether it lives on the server that serves the recipe's tools."""
+        """Whether the grader runs on the server of the recipe's tools."""
         return False
 
     @property
     def needs_sandbox(self) -> bool:
-        """Whether it is source, which runs in a sandbox only."""
+        """Whether the grader is source, which runs only in a sandbox."""
         return False
 
     @property
     def remarks(self) -> list[str]:
-        """List, in words, where the object is accepted and our rules differ from the published
+        """List remarks on an accepted object, such as where our rules differ from the published
         ones."""
         low, high = self.range
         if self.pass_threshold is None or self.pass_threshold <= high:
@@ -103,7 +106,7 @@ class Grader(Section):
     @classmethod
     def _can_be_reached(cls, value: float | None, info: ValidationInfo) -> float | None:
         ends = info.data.get("range")
-        if value is None or ends is None:  # without ends, the range has an error of its own
+        if value is None or ends is None:  # without ends, the range is already an error
             return value
         low, high = ends
         if value < low or not (value <= high or cls.marks_only):

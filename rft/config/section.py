@@ -1,8 +1,8 @@
 """The base of all sections of params.yaml: frozen, and an unknown key is an error.
 
 A key that came in a later version is written down only where it is set (`Grown`). So the settings
-of a run that does not use it stay as they were, byte for byte: no stage runs again because of it,
-and the thresholds and looks that are registered in a ledger still fit.
+of a run that does not use the key stay the same, byte for byte. No stage runs again because of it,
+and the thresholds and looks in a ledger still match.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 
 
 class Section(BaseModel):
-    # Most processes of ours read a few sections: the others are never built, which takes 50 ms.
+    # Most of our processes read few sections. To build all of them would take 50 ms.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Grown(Section):
-    """A section that has got keys since 0.1."""
+    """A section that got new keys after version 0.1."""
 
     LATER: ClassVar[tuple[str, ...]] = ()
 

@@ -21,32 +21,33 @@ class Recipe(Grown):
     options: dict[str, Any] = {}
     """The recipe's own settings. Class `Options` in its examples.py defines the keys."""
     python: str | None = None
-    """The interpreter under which tools.py and `grade` run: a path, from the top of the clone where
-    it is relative, or a name in PATH. null: agent-rft's own. It needs aiohttp, pydantic, pyyaml and
-    rfc8785 beside your packages (docs/workspace.md)."""
+    """The Python interpreter that runs tools.py and `grade`: a path or a name in PATH. A relative
+    path starts at the top of the clone. null: agent-rft's own interpreter. Another one needs
+    aiohttp, pydantic, pyyaml and rfc8785 beside your packages (docs/workspace.md)."""
     sources: list[str] = []
-    """Files and folders of the repository that the recipe imports, from its top, such as
-    src/refunds. They travel into a run, and stages depend on them."""
+    """Files and folders that the recipe imports, as paths from the top of the repository, such as
+    src/refunds. They are copied into a run, and stages depend on them."""
 
 
 class Traits(Section):
-    """How one tool behaves. An endpoint declares it in its own entry; for a recipe's or an MCP
-    server's tool, `tools.traits` does."""
+    """How one tool behaves. An endpoint declares this in its own entry, and `tools.traits` declares
+    it for a tool of the recipe or of an MCP server."""
 
     validate_arguments: bool = Field(default=True, alias="validate")
-    """Check arguments against the schema before they are sent. false: send any JSON object, and
-    leave the check to the tool."""
+    """Whether arguments are checked against the schema before they are sent. false: any JSON object
+    is sent, and the tool checks it."""
     probe: bool = True
     """Whether `rft doctor` may call the tool. Use false for a tool with side effects."""
     terminal: bool = False
-    """Whether a call of the tool ends the rollout, with the call's arguments as the answer."""
+    """Whether a call of the tool ends the rollout. The call's arguments are then the answer."""
     shows_target: bool = False
-    """Whether the tool's replies may hold the target whatever it is asked, such as a document in
-    which the answer is written. false: the preflight refuses a tool that tells it."""
+    """Whether the tool's replies may hold the target. Use true for a tool that returns a document
+    in which the answer is written. false: the preflight refuses a tool whose reply holds the
+    target."""
     client_errors: Literal["infrastructure", "policy"] = "infrastructure"
-    """Who is to blame for HTTP 403, 404, 405, 407 and 410 without an `output`, and for an MCP tool
-    that crashed or is gone. infrastructure: the server, and the rollout is unscored. policy: the
-    policy, which sees the reply."""
+    """Who is to blame for HTTP 403, 404, 405, 407 and 410 without an `output`, or for an MCP tool
+    that crashed or is gone. With `infrastructure` the rollout is unscored. With `policy` the policy
+    sees the reply."""
 
 
 class Endpoint(Traits):
@@ -61,8 +62,8 @@ class Endpoint(Traits):
     description: str = ""
     """Description of the tool that the policy reads."""
     parameters: dict[str, Any] | None = None
-    """JSON schema of the arguments. null: that of the recipe's tool of the same name; without one,
-    only rows that bring the schema can call the tool."""
+    """JSON schema of the arguments. null: the schema of the recipe's tool of the same name. Where
+    there is none, only rows that bring the schema can call the tool."""
     rate_limit: float | None = Field(default=None, gt=0)
     """Requests per second. null: tools.rate_limit."""
     timeout_s: float | None = Field(default=None, gt=0, le=600)
@@ -104,22 +105,22 @@ class Lifecycle(Section):
     tool."""
 
     start_url: str | None = None
-    """Receives the trace id and the row before the first turn. A failure leaves the rollout
-    unscored."""
+    """Address that receives the trace id and the row before the first turn. If the call fails, the
+    rollout is unscored."""
     end_url: str | None = None
-    """Receives the trace id and the stop reason when the rollout is over. A failure is logged and
-    changes nothing."""
+    """Address that receives the trace id and the stop reason when the rollout is over. A failure is
+    logged and changes nothing."""
     headers: dict[str, str] = {}
-    """Static headers for both. A value `env:NAME` is read from the environment and never written
-    down."""
+    """Static headers for both addresses. A value `env:NAME` is read from the environment and never
+    written down."""
 
 
 class RolloutState(Section):
-    """Limits of a recipe that keeps state for each rollout: of `setup(rollout)` and
+    """Limits for a recipe that keeps state for each rollout, with `setup(rollout)` and
     `teardown(rollout)` in its tools.py."""
 
     setup_s: float = Field(default=60.0, gt=0, le=600)
-    """Seconds that `setup` may take. After them, the call that needed it fails, and is retried."""
+    """Seconds that `setup` may take. Then the call that needed it fails, and is retried."""
     teardown_s: float = Field(default=30.0, gt=0, le=600)
     """Seconds that `teardown` may take. A failure is logged and changes nothing."""
     ttl_s: float = Field(default=1800.0, gt=0)
@@ -135,19 +136,19 @@ class Tools(Section):
     local_workers: int = Field(default=2, ge=1)
     """Worker processes for synchronous functions, with `where: local`."""
     server_url: str | None = None
-    """Base address of an external server for the recipe's tools, recorded as not verifiable. null:
-    each stage starts the recipe's own server."""
+    """Base address of an external server for the recipe's tools. The run records the server as not
+    verifiable. null: each stage starts the recipe's own server."""
     version: str | None = None
-    """Version of the external server in its owner's words, recorded with the run. Required with
-    `server_url`, and only then."""
+    """Version of the external server, in its owner's words. The run records it. Required with
+    `server_url`, and not allowed without it."""
     paths: str | dict[str, str] = "/tools/{name}"
-    """Paths of the tools below server_url: a template, or one path per tool name (a tool that is
-    not named keeps /tools/NAME)."""
+    """Paths of the tools below server_url: a template, or a mapping from a tool's name to its path.
+    A tool that the mapping does not name keeps /tools/NAME."""
     headers: dict[str, str] = {}
     """Static headers. A value `env:NAME` is read from the environment and never written down."""
     endpoints: list[Endpoint] = []
-    """Tools at their own addresses, in addition to the recipe's. One of the same name replaces the
-    recipe's."""
+    """Tools at their own addresses, in addition to the recipe's. An endpoint replaces the recipe's
+    tool of the same name."""
     mcp: list[McpServer] = []
     """MCP servers whose tools the agent may call, in addition to the recipe's."""
     traits: dict[str, Traits] = {}
@@ -155,24 +156,24 @@ class Tools(Section):
     lifecycle: Lifecycle = Lifecycle()
     state: RolloutState = RolloutState()
     signing_secret: str | None = None
-    """`env:NAME` of a Standard-Webhooks secret (whsec_...): every request is signed with it."""
+    """`env:NAME` of a Standard-Webhooks secret (whsec_...), which signs every request."""
     timeout_s: float = Field(default=600.0, gt=0, le=600)
-    """Seconds that one attempt of a call may take. The contract allows at most 600."""
+    """Seconds that one attempt of a call may take. The tool contract allows at most 600."""
     retries: int = Field(default=3, ge=0, le=3)
-    """Further attempts after a 5xx, a lost connection or a timeout. If they fail too, the rollout
-    is unscored."""
+    """More attempts after a 5xx, a lost connection or a timeout. If they fail too, the rollout is
+    unscored."""
     max_request_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
-    """The largest body that is sent to a tool. For a larger one the policy sees an error
-    instead."""
+    """Largest body that is sent to a tool, in bytes. Instead of a larger one, nothing is sent, and
+    the policy sees an error."""
     max_reply_bytes: int = Field(default=1_000_000, gt=0, le=1_000_000)
-    """The largest reply that is read. For a larger one the policy sees an error instead."""
+    """Largest reply that is read, in bytes. Instead of a larger one the policy sees an error."""
     concurrency: int = Field(default=64, ge=1)
-    """Calls at the same time, over all tools. The grader has the same number for itself."""
+    """Most calls at the same time, over all tools. The grader has the same limit of its own."""
     rate_limit: float | None = Field(default=None, gt=0)
     """Requests per second to each tool that sets no limit of its own. null: no limit."""
     weaker_sandbox: bool = False
-    """Run a grader's source also where the kernel refuses a guarantee of the sandbox. Each stage
-    then says which. Without bubblewrap nothing runs it."""
+    """Whether a grader's source may run where the kernel refuses a guarantee of the sandbox. Each
+    stage then says which guarantee is missing. Without bubblewrap the source never runs."""
 
     @model_validator(mode="after")
     def _version(self) -> Tools:
@@ -217,9 +218,10 @@ class Allowance(Section):
     """A budget of tokens, turns or seconds."""
 
     free: float = Field(gt=0, allow_inf_nan=False)
-    """How much is free."""
+    """The amount that costs nothing."""
     weight: float = Field(gt=0, le=1)
-    """Share of the outcome that is lost at twice the free amount or more; linear in between."""
+    """Share of the outcome that is lost at twice the free amount or more. Between the two amounts
+    the loss grows linearly."""
 
 
 class Budget(Section):
@@ -229,11 +231,11 @@ class Budget(Section):
     tool_calls: int | None = Field(default=None, ge=0)
     """Tool calls that are free. null: no budget of calls."""
     weight: float = Field(default=0.5, ge=0, le=1)
-    """Cost of calls over the budget: reward = outcome x (1 - weight x min(1, calls over budget /
+    """What calls over the budget cost: reward = outcome x (1 - weight x min(1, calls over budget /
     budget))."""
     tool_weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
-    """How many calls one call of a tool counts as, by tool. A tool that is not named counts 1; 0
-    makes its calls free."""
+    """As how many calls one call of a tool counts, by the tool's name. A tool that is not named
+    counts as 1, and calls of a tool with 0 are free."""
     tokens: Allowance | None = None
     """Budget of the tokens that the policy samples."""
     turns: Allowance | None = None
@@ -256,11 +258,11 @@ class Budget(Section):
 
 
 CHAT_MAX_TURN_TOKENS = 1024
-"""Default of rollout.max_turn_tokens at a server of chat completions. 96 tokens are enough for the
-embedded policy, and cut 13 of 24 answers of SmolLM2 at vLLM; 1,024 cut 8, which never ended (set in
-rft/config/__init__.py)."""
+"""Default of rollout.max_turn_tokens at a chat-completions server (set in rft/config/__init__.py).
+96 tokens are enough for the embedded policy, but they cut 13 of 24 answers of SmolLM2 at vLLM.
+1,024 tokens cut 8, which never ended."""
 IN_PROCESS_MAX_TOKENS = 512
-"""Default of rollout.max_tokens where no server samples, if four turns are not more (set in
+"""Default of rollout.max_tokens where no server samples, or four turns if they need more (set in
 rft/config/__init__.py)."""
 
 
@@ -273,45 +275,45 @@ class Rollout(Section):
     """Tool calls in a rollout. A turn that would exceed them ends the rollout, and none of its
     calls is sent."""
     max_turn_tokens: int = Field(default=96, ge=1)
-    """Tokens that the policy may write in one turn. At a server of chat completions the default is
+    """Tokens that the policy may write in one turn. With `policy.server.kind: chat` the default is
     1,024."""
     max_tokens: int | None = Field(default=None, ge=16)
     """Tokens of the whole context: prompt, turns and tool results. null: the limit of the policy's
-    server; for a policy that is sampled in this process 512, or four times max_turn_tokens if that
-    is more."""
+    server. For a policy that is sampled in this process, null means 512, or four times
+    max_turn_tokens if that is more."""
     response_format: dict[str, Any] | None = None
-    """Form of the final answer, as `response_format` of an Agent RFT job. A row's own takes
+    """Form of the final answer, like `response_format` of an Agent RFT job. A row's own form takes
     precedence."""
     batch: int = Field(default=64, ge=1)
     """Rollouts that are sampled at the same time."""
     deterministic: bool | None = None
-    """Wait for all rollouts of a batch after each turn, so that equal runs give equal bytes. null:
-    true on a CPU, false on a GPU."""
+    """Whether all rollouts of a batch wait for each other after each turn, so that equal runs give
+    equal bytes. null: true on a CPU, false on a GPU."""
     max_unreadable_calls: int = Field(default=3, ge=0)
-    """Calls with unreadable arguments that are answered with an error. One more ends the rollout
-    (parse_error)."""
+    """How many calls with unreadable arguments are answered with an error. One more ends the
+    rollout (parse_error)."""
     turn_deadline_s: float = Field(default=300.0, gt=0)
-    """Seconds for one assistant message. Sampling in this process is cut there, and the message
-    graded as it stands; a server is waited for that long."""
+    """Seconds for one assistant message. Sampling in this process is cut there, and the message is
+    graded as it stands. A server has this long to reply."""
     deadline_s: float = Field(default=600.0, gt=0)
     """Seconds for a rollout: its sampling, its tools, its server. Time spent waiting for other
     rollouts in the sampler does not count."""
     grader_deadline_s: float = Field(default=600.0, gt=0)
     """Seconds for a grade, retries included."""
     group_deadline_s: float = Field(default=1800.0, gt=0)
-    """Seconds for all rollouts of a batch. Those that take longer are cancelled, left unscored, and
-    repeated within `refill`."""
+    """Seconds for all rollouts of a batch. Those that take longer are cancelled and unscored.
+    `refill` limits how many of them are repeated."""
     refill: float = Field(default=0.25, ge=0)
-    """New rollouts in place of unscored ones, at most this share of a batch."""
+    """How many new rollouts may replace unscored ones, as a share of the batch."""
     max_unscored_share: float = Field(default=0.1, ge=0, le=1)
-    """Circuit breaker: with a larger share of unscored rollouts, before any refill, the stage
+    """Circuit breaker: if a larger share of a batch is unscored before any refill, the stage
     pauses."""
     pause_s: float = Field(default=600.0, ge=0)
     """Seconds that a paused stage waits for its tools and grader before it ends with exit code 3.
     Finished work is kept either way."""
     max_fork_share: float = Field(default=0.05, ge=0, le=1)
-    """Share of a batch's turns that may fork: the policy's server rendered tokens other than those
-    that it sampled. Above it the stage ends."""
+    """Share of a batch's turns that may fork. A turn forks where the policy's server renders other
+    tokens than it sampled. Above this share the stage ends."""
     budget: Budget = Budget()
 
     @field_validator("response_format")

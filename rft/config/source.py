@@ -1,6 +1,6 @@
-"""The source of a python grader, looked at and never run: its size, its grammar, its function.
+"""Check the source of a python grader without running it: its size, grammar and function.
 
-It runs in a sandbox, later. What can be known before is refused when grader.json is read.
+It runs later, in a sandbox. Errors that can be seen before are refused when grader.json is read.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LIKE = "def grade(sample, item): return float(sample['output_text'] == item['an
 
 
 def check_source(source: str) -> None:
-    """Raises ValueError naming the line and the remedy."""
+    """Raise ValueError naming the line and the remedy."""
     size = len(source.encode("utf-8", "surrogatepass"))
     if size >= MAX_BYTES:
         raise ValueError(f"has {size:,} bytes, and must have less than {MAX_BYTES:,}. Write it shorter")
     if template := names_a_place(source):
         raise ValueError(f"holds the template {template}, and source has none. Read the argument sample or item")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of the author's own style
+        with warnings.catch_warnings(action="ignore"):  # about the author's style
             tree = ast.parse(source)
             compile(tree, "grader.json: source", "exec", dont_inherit=True)
     except SyntaxError as error:

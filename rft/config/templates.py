@@ -1,15 +1,15 @@
 """Templates in a grader's strings: `{{ item.answer }}`, `{{sample.output_json.parts[0].price}}`.
 
 A template names a place in what is graded: the dataset's row (`item`) or what the policy did
-(`sample`). Its value takes its place. A text goes in as it is, any other value as JSON. The text
-that goes in is never read for templates again, so that an answer cannot ask for the target.
+(`sample`). The place's value replaces the template. A text goes in unchanged, any other value as
+JSON. The new text is never searched for templates again, so an answer cannot ask for the target.
 
     {{ item }}                  the whole row
-    {{ item.a.b[2] }}           a path of keys and positions; blanks inside the braces are free
+    {{ item.a.b[2] }}           a path of keys and positions; blanks inside the braces are allowed
     {{ item["odd key"] }}       a key that is not a name
 
-A place that is not there raises Missing when a rollout is graded. `sample.output_json` is not there
-where the answer is not JSON. A template that cannot be read, or names another thing than item and
+A place that does not exist raises Missing when a rollout is graded. `sample.output_json` does not
+exist if the answer is not JSON. A template that cannot be read, or that names neither item nor
 sample, is refused when the file is read. Braces that do not look like a template stay text.
 """
 
@@ -30,7 +30,8 @@ Scope = Mapping[str, Any]
 
 
 class Missing(LookupError):
-    """A template's place is not there. `in_sample`: what the policy did lacks it, not the row."""
+    """A template's place does not exist. `in_sample`: it is missing in what the policy did, not in
+    the row."""
 
     def __init__(self, place: str, in_sample: bool) -> None:
         super().__init__(f"{{{{{place}}}}} names nothing that is there")
@@ -46,7 +47,7 @@ class Place:
     text: str
 
     def find(self, scope: Scope) -> Any:
-        """Raises Missing."""
+        """Return the value at this place. Raises Missing."""
         value = scope[self.namespace]
         for step in self.path:
             try:
@@ -74,7 +75,7 @@ class Template:
 
     @classmethod
     def read(cls, text: str) -> Template:
-        """Raises ValueError naming the template, its place and the remedy."""
+        """Parse `text`. Raises ValueError naming the template, its place and the remedy."""
         return cls(tuple(_parts(text)))
 
     @property
@@ -87,7 +88,7 @@ class Template:
 
 
 def _inside(value: Any, step: str | int) -> Any:
-    """Raises LookupError."""
+    """Go one key or position into a value. Raises LookupError."""
     if isinstance(value, dict) and isinstance(step, str):
         return value[step]
     if isinstance(value, list) and isinstance(step, int):
@@ -96,7 +97,7 @@ def _inside(value: Any, step: str | int) -> Any:
 
 
 def written(value: Any) -> str:
-    """Write a value as it stands in a text."""
+    """Write a value as it appears in a text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -109,8 +110,8 @@ def names_a_place(text: str) -> str | None:
 
 
 def _braces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where `{{...}}` begins and ends. A pattern would look for the end again from each of a
-    thousand beginnings: 80 kB took six seconds."""
+    """Yield where each `{{...}}` begins and ends. A regular expression would search for the end
+    again from each of a thousand beginnings: 80 kB took six seconds."""
     at = 0
     while (start := text.find("{{", at)) >= 0 and (end := text.find("}}", start + 2)) >= 0:
         at = end + 2

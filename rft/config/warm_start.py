@@ -1,5 +1,7 @@
-"""A warm start: how a model learns from demonstrations before any reward, as `policy.warm_start`
-and `train.warm_start` set it; and the shape of an adapter, which it has in common with `train`.
+"""A warm start: how a model learns from demonstrations before any reward.
+
+`policy.warm_start` and `train.warm_start` set it. The shape of an adapter is here too, because
+`train` has it as well.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ class WarmStart(Section):
     """How a model learns to act from the recipe's demonstrations, before any reward."""
 
     weights: Literal["full", "lora"] | None = None
-    """What is trained: all weights, or a LoRA adapter, which is merged afterwards. null: all
-    weights of the embedded policy; a given `policy.model` is then used as it is. For a given model
-    `lora` is the safe choice: it needs less memory and keeps more of what the model knows."""
+    """Which weights are trained: all weights, or a LoRA adapter that is merged afterwards. null:
+    all weights of the embedded policy, and none of a given `policy.model`. For a given model `lora`
+    is the safe choice: it needs less memory and keeps more of what the model knows."""
     lora: Lora = Lora()
     demonstrations: int = Field(default=6000, ge=16)
-    """Dialogues from the recipe's demonstrations.py."""
+    """Number of dialogues from the recipe's demonstrations.py."""
     steps: int = Field(
         default=900,
         ge=1,
@@ -42,7 +44,7 @@ class WarmStart(Section):
             "out for the default; a given policy.model is warm-started only with warm_start.weights."
         },
     )
-    """Optimizer steps. The default suits the embedded policy; a given model needs far fewer."""
+    """Optimizer steps. The default suits the embedded policy. A given model needs far fewer."""
     batch: int = Field(default=16, ge=1)
     """Dialogues per step."""
     longest: int = Field(default=512, ge=16)
@@ -64,12 +66,13 @@ class WarmStart(Section):
     microbatch_tokens: int = Field(default=4096, ge=64)
     """Tokens in a microbatch, padding included. A smaller one takes less memory."""
     packing: bool = False
-    """true: dialogues share a row, and a common beginning is computed once. It pays where a long
-    prompt is common to all."""
+    """Whether several dialogues share a row, so that a common beginning is computed once. This pays
+    where all have a long prompt in common."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
-    """Compute activations again in the backward pass, as train.gradient_checkpointing says."""
+    """Whether activations are computed again in the backward pass. train.gradient_checkpointing
+    explains it."""
     checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between checkpoints, which is the most that a kill can cost."""
+    """Steps between checkpoints. A kill costs at most this many steps."""
 
     @property
     def num_warmup(self) -> int:
@@ -85,12 +88,12 @@ class WarmStart(Section):
         return self
 
     def unwritten(self) -> list[str]:
-        """Name what has no default that would suit every model, and is not in the file."""
+        """Name the keys that no default suits for every model, and that the file does not set."""
         return [key for key in ("lr", "steps") if key not in self.model_fields_set]
 
 
 SINCE_0_2 = ("lora", "schedule", "warmup_steps", "microbatch_tokens", "packing", "gradient_checkpointing")
-"""Keys that version 0.1.0 did not have. It ignored the others where a model is given."""
+"""Keys that version 0.1.0 did not have. For a given model it ignored the other keys."""
 
 
 __all__ = ["SINCE_0_2", "Lora", "WarmStart"]

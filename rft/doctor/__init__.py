@@ -1,20 +1,20 @@
-"""`rft doctor`: what would go wrong, before any compute is spent.
+"""`rft doctor`: find what would go wrong before any compute is spent.
 
-Most worthless training runs could have been spotted in a minute: a misspelt key, a grader that
-scores the empty answer, a tool server that shows one rollout what another did, a chat template that
-rewrites the past, a learning rate that float32 rounds away. Each is a check. `examine` makes them
-in a fixed order, and says of each what it saw and what to do:
+Most worthless training runs could have been spotted in a minute. A key is misspelt, or a grader
+scores the empty answer. A tool server shows one rollout what another did. A chat template rewrites
+the past, or float32 rounds the learning rate away. Each has a check. `examine` runs the checks in a
+fixed order, and tells for each what it saw and what to do:
 
-    configuration.py    every key known and honored, no two that contradict each other, every secret
-                        in the environment
+    configuration.py    all keys are known and honored, none contradicts another, and every secret
+                        is in the environment
     contents.py         the recipe: examples, splits, routes of tools, where the policy comes from
-    refresh.py          the window's graded conversations as training examples, should drift ask
+    refresh.py          whether the window's graded conversations can become training examples
     tools.py            tools at the declared burst; two trace ids that must not see each other
-    sandbox.py          what a sandbox holds here, where a grader's source runs
+    sandbox.py          what the sandbox guarantees in which a grader's source runs
     grader.py           the grader at the declared burst; one body, one score; exploits refused
-    wire.py             how both are opened and asked
-    serving.py          the policy's server, if there is one: a turn, a burst of them, an adapter
-    notify.py           the servers of those who are told, without sending anything
+    wire.py             how tools and grader are opened and asked
+    serving.py          the policy's server, if there is one: a turn, a burst of turns, an adapter
+    notify.py           the servers through which people are told; nothing is sent
     template.py         prefixes kept from turn to turn, calls read back, room in the context
     capacity.py         memory and disk, estimated from the model's shape alone; what a
                         microbatch's passes need is in rft/trainer/activations.py
@@ -23,14 +23,14 @@ in a fixed order, and says of each what it saw and what to do:
     rate.py             a learning rate that will collapse the policy, or teach it nothing
     hours.py            roughly how long each stage will take, at the speed of that step
 
-They share what they look at, each thing read once (setup.py), and the form of what they find
-(finding.py). `rft doctor speed` measures that speed more closely (speed.py), beside what the
-machine can do at most (machine.py).
+The checks share what they look at, which is read once (setup.py), and the form of a finding
+(finding.py). `rft doctor speed` measures the speed more closely (speed.py), and compares it with
+the machine's limits (machine.py).
 
-A check can neither hang nor crash the doctor: it runs in a thread that is left behind at its
-deadline, and what it raises is its finding. A check is skipped, with the reason, when one that it
-`needs` did not pass, there is no model yet, or a server of chat completions holds it. Nothing that
-is written stays.
+A check can neither hang nor crash the doctor. It runs in a thread that is left behind at its
+deadline, and an exception becomes its finding. A check is skipped, with the reason, when a check
+that it `needs` did not pass, or when there is no model yet. So are checks of a model that a
+chat-completions server holds. No written file stays.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Check:
     deadline_s: float
     needs: tuple[str, ...] = ()
     model: bool = False
-    """It looks at the policy's model, which `--no-model` leaves out."""
+    """Whether it looks at the policy's model, which `--no-model` leaves out."""
 
 
 _THREAD = "doctor: "
@@ -100,12 +100,12 @@ def examine(
     announce: Callable[[str], None] = lambda message: None,
     find_policy: Callable[[config.Params], Path | None] = lambda params: None,
 ) -> Iterator[Finding]:
-    """Yield one finding per check, as it comes.
+    """Yield one finding per check, when the check ends.
 
-    `load` reads params.yaml. `only` narrows to these checks and those that they need. `announce` is
-    told, in the check's own thread and before anything is sent, how many calls go where.
-    `find_policy` may know files of stage `policy`, made from these settings, outside of this
-    folder; it is asked only when there is no `policy.model`.
+    `load` reads params.yaml. `only` names checks; they run with those that they need. `announce` is
+    told how many calls go where, in the check's own thread and before anything is sent.
+    `find_policy` may find files of stage `policy` outside of this folder that were made from the
+    same settings. It is not asked for a given model without a warm start.
     """
     setup = Setup(load, lambda message: announce(secrets.redact(message)), find_policy)
     found: dict[str, Finding] = {}
@@ -118,7 +118,7 @@ def examine(
 
 
 def _left_out(check: Check, setup: Setup, use_model: bool, found: Mapping[str, Finding]) -> str:
-    """Say why the check is not made; empty if it is."""
+    """Say why the check does not run. Empty if it runs."""
     if check.model and not use_model:
         return "looks at the model, which --no-model leaves out"
     needed = {name: found[name] for name in check.needs}
@@ -131,8 +131,8 @@ def _left_out(check: Check, setup: Setup, use_model: bool, found: Mapping[str, F
 
 
 def _once(finding: Finding, found: Mapping[str, Finding]) -> Finding:
-    """Say what failed once: several checks open the same servers, and end alike where one does not
-    answer."""
+    """Report the same failure only once. Several checks open the same servers, and all fail alike
+    if one does not answer."""
     same = (name for name, other in found.items() if (other.status, other.words) == ("fail", finding.words))
     if finding.status == "fail" and (first := next(same, None)):
         return Finding("", "skipped", f"ended as {first} did", seconds=finding.seconds)
@@ -140,7 +140,7 @@ def _once(finding: Finding, found: Mapping[str, Finding]) -> Finding:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """0 when nothing failed; 3 when only infrastructure did; else 2: settings to fix."""
+    """Return 0 if nothing failed, 3 if only infrastructure failed, else 2: settings to fix."""
     failed = [finding for finding in findings if finding.status == "fail"]
     if not failed:
         return 0
@@ -148,7 +148,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def left_behind() -> list[str]:
-    """The checks that still run after their deadline. They end with the process, not before."""
+    """List the checks that still run after their deadline. They end only with the process."""
     return [thread.name.removeprefix(_THREAD) for thread in threading.enumerate() if thread.name.startswith(_THREAD)]
 
 
@@ -169,7 +169,7 @@ def _chosen(checks: Sequence[Check], only: Sequence[str]) -> list[Check]:
 
 
 def _run(check: Check, setup: Setup) -> Finding:
-    """Run the check in a thread of its own: one that never returns ends with the process."""
+    """Run the check in its own thread. A check that never returns ends with the process."""
     results: list[Finding] = []
 
     def work() -> None:

@@ -1,25 +1,24 @@
-"""Will it fit? Memory and disk, from the model's shape alone: no weight is loaded, parameters are
-counted on PyTorch's `meta` device.
+"""Estimate whether a run fits into memory and disk, from the model's shape alone.
 
-What a stage `train` holds all the time, trained numbers counted as T:
+No weight is loaded: parameters are counted on PyTorch's `meta` device. Stage `train` holds these
+all the time. T is the number of trained numbers:
 
-    weights     the learner's, and with LoRA in float32 the sampler's plain copy, without the
-                embeddings that both share; in bfloat16 it shares all (rft/models/unmerged.py)
+    weights     the learner's. With LoRA in float32 also the sampler's plain copy, without the
+                embeddings that both share. In bfloat16 it shares all (rft/models/unmerged.py)
     optimizer   AdamW's two moments, and the start, from which `weights/change` is measured: 3 T.
                 An algorithm that needs a reference policy keeps the start as that policy
     ahead       with full weights and train.lag, the sampler's own copy
 
-On top comes the larger of two:
+The larger of these two is added:
 
-    sampling    keys and values of rollout.batch rows x rollout.max_tokens, what grows of them while
-                they are copied, a layer's view of them, the logits of a draw, and on a CPU in
-                float32 the packed weights (rft/sampling/decode.py); nothing here where a server
-                samples
+    sampling    keys and values of rollout.batch rows x rollout.max_tokens, a copy of a part while
+                they grow, a layer's view of them, and the logits of a draw. On a CPU in float32
+                also the packed weights (rft/sampling/decode.py). Nothing where a server samples
     learning    gradients (T) and a microbatch's passes (rft/trainer/activations.py)
 
-Against it stands what is free now, in the machine and in this process's cgroup, or on the GPU. Disk
-holds the stages' files, DVC's copy of them, checkpoints (the new one beside the old) and the
-rollout log.
+The sum is compared with what is free now: in the machine and this process's cgroup, or on the GPU.
+The disk holds the stages' files, DVC's copy of them, checkpoints (the new one beside the old one)
+and the rollout log.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ BYTES_A_TOKEN, BYTES_A_ROLLOUT = 40, 4000  # of the rollout log, in lines and in
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the estimate needs to know of a model. `linear`: inputs + outputs of each layer that
+    """What the estimate needs to know about a model. `linear`: inputs + outputs of each layer that
     LoRA would wrap, by name."""
 
     parameters: int
     shared: int
-    """Of the embeddings, and of a head of its own: the learner and its plain copy have them in
-    common."""
+    """Parameters of the embeddings, and of the head if it has its own. The learner and its plain
+    copy share them."""
     linear: dict[str, int]
     layers: int
     hidden: int
@@ -120,7 +119,7 @@ def check(setup: Setup) -> Finding:
 
 
 def shape_of(description: Any) -> Shape:
-    """From transformers' configuration of a model."""
+    """Find the shape in transformers' configuration of a model."""
     import torch
 
     text = description.get_text_config()
@@ -160,7 +159,7 @@ def num_trained(shape: Shape, section: config.Train) -> int:
 
 
 def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[str, int]:
-    """Bytes by what they are for."""
+    """Estimate the bytes of memory by purpose."""
     from rft.trainer import activations
 
     train, on_gpu = params.train, _device(params.policy) == "cuda"
@@ -193,8 +192,10 @@ def memory_need(shape: Shape, params: config.Params, description: Any) -> dict[s
 
 
 def _slots(shape: Shape, params: config.Params, width: int) -> tuple[int, int]:
-    """Return the rows that are sampled at a time, and the bytes of their keys and values: half of
-    them twice while they grow, and a layer's, repeated for its query heads."""
+    """Return the rows that are sampled at a time, and the bytes of their keys and values.
+
+    While they grow, half of them exist twice. One layer's are repeated for its query heads.
+    """
     rows = params.rollout.batch if params.policy.server is None else 0
     positions = rows * (longest(params) + ROOM) * shape.head_dim * width
     cache = 2 * positions * shape.layers * shape.kv_heads
@@ -202,7 +203,7 @@ def _slots(shape: Shape, params: config.Params, width: int) -> tuple[int, int]:
 
 
 def microbatch(params: config.Params) -> Microbatch:
-    """Of long rollouts: `own` is all that the policy may write, or all of the row."""
+    """Return a microbatch of long rollouts. `own` is all that the policy may write, or the row."""
     from rft.trainer.activations import Microbatch
 
     rollout, width = params.rollout, longest(params)
@@ -212,13 +213,14 @@ def microbatch(params: config.Params) -> Microbatch:
 
 
 def longest(params: config.Params) -> int:
-    """Tokens of a long rollout. Where a server sets the limit, those of a microbatch: few rollouts
-    fill a context of 32,000."""
+    """Return the tokens of a long rollout. Where a server sets the limit, take those of a
+    microbatch, because few rollouts fill a context of 32,000."""
     return params.rollout.max_tokens or params.train.microbatch_tokens
 
 
 def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
-    """Bytes by what they are for. A stage's files lie in the worktree and in DVC's cache."""
+    """Estimate the bytes on disk by purpose. A stage's files are in the worktree and in DVC's
+    cache."""
     train = params.train
     trained = num_trained(shape, train)
     out = trained * 4  # what learns is float32, and so is what is saved
@@ -232,8 +234,8 @@ def disk_need(shape: Shape, params: config.Params) -> dict[str, int]:
 
 
 def rollouts_by_stage(params: config.Params) -> dict[str, int]:
-    """Count rollouts, greedy ones included; the prompt search as if no candidate were dropped
-    early."""
+    """Count the rollouts of each stage, greedy ones included. The prompt search counts as if no
+    candidate were dropped early."""
     validation, train, prompt = params.examples.validation, params.train, params.prompt
     return {
         "baseline": params.baseline.examples * (params.baseline.k + 1),
@@ -245,12 +247,12 @@ def rollouts_by_stage(params: config.Params) -> dict[str, int]:
 
 
 def num_rollouts(params: config.Params) -> int:
-    """Of a whole ladder."""
+    """Count the rollouts of all stages together."""
     return sum(rollouts_by_stage(params).values())
 
 
 def available_memory(device: str) -> int:
-    """Bytes that this process could still take."""
+    """Return the bytes that this process could still take."""
     if device == "cuda":
         import torch
 
@@ -266,7 +268,7 @@ def _judge(what: str, need: int, free: int, remedy: Callable[[], str], infrastru
 
 
 def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again: Callable[..., int]) -> str:
-    """Say what the largest part is, and what helps. `again`: the bytes with another setting."""
+    """Name the largest part, and what helps. `again` returns the bytes with another setting."""
     helps = {
         "weights": "Choose a smaller model"
         + (", or policy.dtype: bfloat16." if params.policy.dtype == "float32" else "."),
@@ -284,8 +286,7 @@ def _memory_remedy(need: dict[str, int], params: config.Params, free: int, again
 
 
 def _enough(largest: str, params: config.Params, free: int, again: Callable[..., int]) -> str:
-    """Name the largest value of the setting behind that part with which all fits; empty if there is
-    none."""
+    """Find the largest value of the part's setting with which all fits. Empty if there is none."""
     section, key, least = {
         "keys and values": ("rollout", "batch", 1),
         "logits of a draw": ("rollout", "batch", 1),

@@ -1,9 +1,8 @@
-"""Settings: read strictly, their secrets there, and every key that is written honored by the
-others.
+"""Check the settings: read strictly, secrets present, and no key that another makes meaningless.
 
-A key that params.yaml writes and another key makes meaningless is as bad as a misspelt one: the run
-goes on, and not as its owner thinks. `_contradictions` is the table of such pairs; what a section
-alone can tell is refused by rft/config when the file is read.
+A key of params.yaml that another key makes meaningless is as bad as a misspelt one: the run goes
+on, but not as its owner thinks. `_contradictions` is the table of such pairs. rft/config refuses
+what is wrong within one section when it reads the file.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from rft.traffic.addresses import is_address
 
 
 def prompt(setup: Setup) -> Finding:
-    """Raises ConfigError for what the embedded policy would be shown and has never learned to read.
-    Tools and grader can be looked at all the same."""
+    """Raise ConfigError if the embedded policy would be shown what it has never learned to read.
+    The checks of tools and grader still run."""
     unlearned.check(setup.params)
     return ok("what a run shows the policy is what it can read")
 
@@ -42,8 +41,8 @@ def check(setup: Setup) -> Finding:
 
 
 def resolved(params: config.Params) -> dict[str, Any]:
-    """All settings as they hold, defaults included. Secrets are `env:NAME`: a file in which one is
-    written out is refused."""
+    """Return all settings, defaults included. Secrets are `env:NAME`, because a file that holds one
+    is refused."""
     return params.model_dump(mode="json", by_alias=True)
 
 
@@ -131,7 +130,7 @@ def _more_than(params: config.Params, key: str, wanted: int, split: str) -> Iter
 
 
 def _threads(params: config.Params) -> Iterator[Finding]:
-    """More threads than processors wait for each other."""
+    """Warn of more threads than processors: they would wait for each other."""
     own, given = params.policy.threads, os.environ.get(threads.GIVEN, "")
     name, asked = ("policy.threads", own) if own else (threads.GIVEN, int(given) if given.isdecimal() else 0)
     if asked > (there := threads.cores()):
@@ -140,7 +139,7 @@ def _threads(params: config.Params) -> Iterator[Finding]:
 
 
 def _deadlines(params: config.Params) -> Iterator[Finding]:
-    """An inner deadline behind an outer one never strikes."""
+    """Warn of an inner deadline that is later than an outer one: it never takes effect."""
     rollout = params.rollout
     ladder = {
         "tools.timeout_s": params.tools.timeout_s,
@@ -172,7 +171,7 @@ def _uneven(rollouts: int, batch: int) -> Iterator[Finding]:
 
 
 def _unused(params: config.Params) -> Iterator[Finding]:
-    """Keys that are written, and that another key turns off."""
+    """Warn of keys in the file that another key turns off."""
     tools, policy = params.tools, params.policy
     off = {
         "train.lora": (params.train.weights == "full", "train.weights = full"),
@@ -198,7 +197,7 @@ def _unused(params: config.Params) -> Iterator[Finding]:
 
 
 def written(section: config.Section, prefix: str = "") -> set[str]:
-    """The keys that the file itself holds, sections and leaves."""
+    """Return the keys that the file itself holds, sections and leaves."""
     found: set[str] = set()
     for name in section.model_fields_set:
         key = prefix + (type(section).model_fields[name].alias or name)

@@ -1,7 +1,6 @@
-"""The recipe: it loads, its examples can be asked, its splits do not leak, and something serves
-every tool that a row names.
+"""Check the recipe: it loads, its splits do not leak, and every tool that a row names is served.
 
-The checks are those of the stage `examples` (rft/stages/examples.py), before any stage runs.
+These are the checks of stage `examples` (rft/stages/examples.py), made before any stage runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def check(setup: Setup) -> Finding:
     recipe = setup.recipe
     _ = recipe.grader, recipe.prompts  # each raises with file, key and remedy
     margins.check(setup.params)
-    smoke.of_recipe(setup.params)  # which would otherwise be read at the promotion only
+    smoke.of_recipe(setup.params)  # which would otherwise be read only at the promotion
     try:
         exploits = recipe.exploits
     except json.JSONDecodeError as error:
@@ -90,7 +89,7 @@ def _unequal(setup: Setup) -> Iterator[Finding]:
 
 
 def _leaks(setup: Setup) -> Iterator[Finding]:
-    """Find repeated ids, one text in two splits, and targets met before."""
+    """Find repeated ids, texts that are in two splits, and targets that an earlier split has."""
     try:
         examples.check_leakage(setup.rows, setup.params.examples.disjoint_targets)
     except UserError as error:
@@ -98,7 +97,7 @@ def _leaks(setup: Setup) -> Iterator[Finding]:
 
 
 def _blocks(setup: Setup) -> Iterator[Finding]:
-    """Try the test examples' next block, before somebody needs it."""
+    """Try the next block of test examples, before somebody needs it."""
     section = setup.params.examples
     if not setup.recipe.offers_blocks:
         return
@@ -124,13 +123,14 @@ def _slices(setup: Setup) -> Iterator[Finding]:
 
 
 def _routes(setup: Setup) -> Iterator[Finding]:
-    """A row may bring a tool's schema; its address comes from the recipe or from params.yaml."""
+    """Find tools that nothing serves. A row may bring a tool's schema, but the tool's address comes
+    from the recipe or from params.yaml."""
     tools = setup.params.tools
     named = {_name(tool) for found in setup.rows.values() for row in found for tool in row.tools or ()}
     own = {_name(tool) for tool in schemas(setup.recipe)}
     routes = own | {endpoint.name for endpoint in tools.endpoints}
     lost = sorted(named - routes)
-    if lost and not tools.mcp:  # what an MCP server lists is seen when it is asked
+    if lost and not tools.mcp:  # an MCP server lists its tools when it is asked
         yield fail(
             f"examples bring the tools {lost}, which nothing serves; there are {sorted(routes)}",
             "Add each to tools.endpoints with its server_url, or to the recipe's TOOLS.",

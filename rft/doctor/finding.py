@@ -2,10 +2,10 @@
 
     ok       nothing to do
     warn     the run would go on, but not as its owner thinks
-    fail     the run would end, or be worth nothing; `infrastructure`: no setting is to blame
-    skipped  not looked at, with the reason
+    fail     the run would end, or be worthless; `infrastructure`: no setting is to blame
+    skipped  the check did not run; the words say why
 
-A check leaves out its name and seconds; the loop adds them (rft/doctor/__init__.py).
+A check leaves out its name and seconds. The loop in rft/doctor/__init__.py adds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Finding:
 
 
 class Skip(Exception):
-    """This check cannot be made here: why, and what would make it possible."""
+    """Says why a check cannot run here, and what would make it possible."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -49,8 +49,8 @@ def fail(description: str, remedy: str, infrastructure: bool = False, **facts: A
 
 
 def together(problems: Sequence[Finding], description: str, **facts: Any) -> Finding:
-    """Combine findings: the worst status, all words, each remedy once. `description`: what is in
-    order; a failure leaves it out."""
+    """Combine findings: the worst status, all words, each remedy once. `description` says what is
+    in order. A failure leaves it out."""
     if not problems:
         return ok(description, **facts)
     failed = [problem for problem in problems if problem.status == "fail"]

@@ -1,15 +1,14 @@
-"""Is the grader fit to be trained on? Asked at the burst of a run, and with answers that must score
-low.
+"""Check that the grader is fit for training, in a burst and with answers that must score low.
 
-    targets      reach the pass threshold, all at once; rows without a target are asked with answers
-                 that need none. Targets that are reached by calls are played with the exploits
-    answers      right, empty and random ones differ in score
+    targets      reach the pass threshold in a burst. Rows without a target get an answer that needs
+                 none. Targets that are reached by calls are played with the exploits
+    answers      right, empty and random answers differ in score
     repeats      one body, sent three times, gets one score, and the empty answer does not pass
-    exploits     are refused, on the examples on which `train` plays them; a grader that declares
+    exploits     are refused on the examples on which `train` plays them. A grader that declares
                  that it reports hacks flags one
     time         what the rate of the burst means for a run
 
-No exploit that calls a tool with `probe: false` is played.
+An exploit that calls a tool with `probe: false` is not played.
 """
 
 from __future__ import annotations
@@ -69,17 +68,17 @@ def grader(setup: Setup) -> Finding:
 
 
 _LONG_S = 1200.0
-"""A run that grades for longer hears of it."""
+"""The check warns of a run that grades for longer."""
 _LONGEST_PLAY_S = 300.0
-"""Half of what this check may take; the burst and the repeats come before."""
+"""Half of the check's deadline, because the burst and the repeats come before."""
 
 
 # -- exploits --------------------------------------------------------------------------------------
 def _hacks(setup: Setup, played: preflight.Preflight) -> Iterator[Finding]:
-    """Report a declaration that no flag confirms, flags that no declaration makes heard, or a gate
-    that asks for hacks nobody reports.
+    """Report a declaration that no flag confirms, flags that grader.json does not declare, or a
+    gate that requires hacks that nobody reports.
 
-    Exploits that were not played may be just those that the grader flags: that is not a failure.
+    It is not a failure if exploits were not played, because the grader may flag just those.
     """
     source, needed = played.hack_source, setup.params.gate.require_hack_source
     undeclared = not source.declared and bool(source.flagged)
@@ -116,8 +115,8 @@ def _not_played(played: preflight.Preflight) -> str:
 
 
 def _announce_exploits(setup: Setup, client: ToolClient) -> int:
-    """Say what playing them will send, counted on the examples that they are played on. Returns how
-    many grades that takes at most."""
+    """Announce what the exploits will send, counted on the examples on which they are played.
+    Returns how many grades that takes at most."""
     recipe, retries = setup.recipe, setup.params.tools.retries
     rows = recipe.examples("train", preflight.num_examples_for(setup.params, recipe), setup.params.examples.seed)
     probes, hits = preflight.probes("", ""), any(exploit.starts_from == "hit" for exploit in recipe.exploits)
@@ -136,7 +135,7 @@ def _announce_exploits(setup: Setup, client: ToolClient) -> int:
 
 # -- time ------------------------------------------------------------------------------------------
 def _slow(setup: Setup, facts: dict[str, Any]) -> Iterator[Finding]:
-    """Say what a slow grader means for a run, which grades each rollout."""
+    """Warn of a slow grader, because a run grades each rollout."""
     rollouts = num_rollouts(setup.params)
     seconds = rollouts / max(facts["grades_per_s"], 1e-3)
     if seconds > _LONG_S:
@@ -151,7 +150,7 @@ def _slow(setup: Setup, facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _too_slow(setup: Setup, seen: Finding, grades: int) -> Finding | None:
-    """Leave the exploits to others where they would take longer than this check may."""
+    """Warn instead of playing the exploits, if they would take longer than this check may."""
     seconds = grades / max(seen.facts["grades_per_s"], 1e-3)
     if seconds < _LONGEST_PLAY_S:
         return None
@@ -162,8 +161,8 @@ def _too_slow(setup: Setup, seen: Finding, grades: int) -> Finding | None:
 
 
 def _num_calls(setup: Setup, client: ToolClient, exploit: Exploit, row: Example) -> int:
-    """How many tool calls an exploit makes at most. Neither a tool's answer is known here, nor the
-    calls that it might write into {result}."""
+    """Count the tool calls that an exploit makes at most. A tool's answer is not known here, so
+    calls in {result} are not counted."""
     values = scripted.values_of(setup.recipe, row)
     count = 0
     for number, template in enumerate(exploit.turns):
@@ -196,7 +195,7 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
         return await _grade(setup, opened, row, text, n), time.monotonic() - began
 
     asked = [rows[n % len(rows)] for n in range(size)]
-    answers = [(row, _answer(setup, row)) for row in asked]  # one that raises does so before anything is sent
+    answers = [(row, _answer(setup, row)) for row in asked]  # an error is raised before anything is sent
     began = time.monotonic()
     replies = await asyncio.gather(*(timed(n, row, text) for n, (row, text) in enumerate(answers)))
     facts = wire.speed("grades", [latency for _, latency in replies], time.monotonic() - began)
@@ -218,8 +217,8 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
 
 
 def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[str, Any]) -> list[Finding]:
-    """Grades that failed. An outage is infrastructure; a reply without a score is its author's
-    mistake, or comes from another place."""
+    """Report grades that failed. An outage is infrastructure. A reply without a score is a mistake
+    of the grader's author, or comes from another server."""
     params = setup.params
     unscored = [grade for grade in grades if grade.score is None]
     if not unscored:
@@ -243,7 +242,8 @@ def _no_score(setup: Setup, opened: Wire, grades: Sequence[Grade], facts: dict[s
 
 
 async def _no_answer(setup: Setup, opened: Wire, row: Example, grades: Sequence[Grade]) -> list[Finding]:
-    """A target that has no score, where a worthless answer has one, is not an answer."""
+    """Report a target that has no score although a worthless answer has one: it is not an
+    answer."""
     other = await _grade(setup, opened, row, "Done.", "worthless")
     first = next(grade for grade in grades if grade.score is None)
     if other.score is None:
@@ -254,8 +254,8 @@ async def _no_answer(setup: Setup, opened: Wire, row: Example, grades: Sequence[
 
 
 async def _one_score(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
-    """Right answers and worthless ones must differ for some example: else the grader does not see
-    the answer, or not the target."""
+    """Report a grader that scores right and worthless answers alike for every example. It does not
+    see the answer, or does not see the target."""
     answers = [(row, text) for row in rows for text in _against(setup, row)]
     grades = [await _grade(setup, opened, row, text, "differs") for row, text in answers]
     if len({grade.score for grade in grades}) != 1 or (score := grades[0].score) is None:
@@ -287,7 +287,8 @@ def _targets(asked: Sequence[Example], grades: Sequence[Grade], scale: Scale) ->
 
 
 async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> list[Finding]:
-    """The same body, byte for byte, must get the same score; and an empty answer must not pass."""
+    """Report a body that gets several scores when it is sent again, and an empty answer that
+    passes."""
     for row in rows:
         for text in _repeated(setup, row):
             grades = [await _grade(setup, opened, row, text, "thrice") for _ in range(3)]
@@ -315,26 +316,26 @@ async def _three_times(setup: Setup, opened: Wire, rows: Sequence[Example]) -> l
 
 # -- what is asked ---------------------------------------------------------------------------------
 def _target(setup: Setup, row: Example) -> str | None:
-    """The target as a final answer. None: the row has none, or it is not an answer, or calls reach
-    it."""
+    """Return the target as a final answer. None: the row has no target, or calls reach it, or it is
+    not an answer."""
     if row.target is None or setup.recipe.reaches_targets_by_calls:
         return None
     return setup.recipe.answer(row.target)
 
 
 def _answer(setup: Setup, row: Example) -> str:
-    """The right answer, or one that needs no target."""
+    """Return the right answer, or one that needs no target."""
     target = _target(setup, row)
     return "Done." if target is None else target
 
 
 def _against(setup: Setup, row: Example) -> list[str]:
-    """The right answer, and worthless ones."""
+    """Return the right answer and worthless answers."""
     return [_answer(setup, row), *preflight.probes("", row.id).values()]
 
 
 def _repeated(setup: Setup, row: Example) -> list[str]:
-    """The answers that must get one score however often they are given."""
+    """Return the answers that must get the same score each time."""
     return list(dict.fromkeys((_answer(setup, row), "", "Done.")))
 
 
@@ -344,8 +345,8 @@ async def _grade(setup: Setup, opened: Wire, row: Example, text: str, word: obje
 
 
 def _addresses(setup: Setup, own: graders.Grader) -> list[str]:
-    """Where the grader sends something: its own URL without its query, which may hold a key, or
-    those of its judges and parts. {tool_server} stays where we start that server ourselves."""
+    """List the URLs to which the grader, its judges and its parts send something. Queries are left
+    out, because they may hold a key. {tool_server} stays if we start that server ourselves."""
     match own:
         case graders.Endpoint():
             ours = setup.params.tools.server_url or graders.TOOL_SERVER
@@ -364,5 +365,5 @@ def _at_hosts(setup: Setup) -> str:
 
 
 def _where(setup: Setup) -> str:
-    """Name whose log tells more."""
+    """Name the place whose log says more."""
     return ", ".join(_addresses(setup, setup.recipe.grader)) or "grader.json"

@@ -1,16 +1,16 @@
-"""How long will each stage take? Two answers, before the run, from the step that the doctor makes
-anyway (rft/doctor/learning.py).
+"""Estimate how long each stage will take, before the run.
 
-What is known: how many rollouts params.yaml asks for, and how fast this machine decoded a whole
-batch and learned just now. What is not: how many tokens a rollout takes. So there are two answers:
+params.yaml says how many rollouts there will be. The doctor's own step (rft/doctor/learning.py)
+shows how fast this machine decodes a whole batch and learns. Nobody knows how many tokens a rollout
+will take, so there are two answers:
 
-    typical   rollouts as long as the recipe's demonstrations (without any: as long as what was
-              sampled)
+    typical   rollouts as long as the recipe's demonstrations, or, if it has none, as long as the
+              doctor's own
     most      rollouts that fill their limits
 
-Prompts are not counted in sampling, because a group computes them once; tools, graders and the
-loading of the model are in neither. A policy's server has its own speed: there is no estimate with
-one.
+Sampling does not count prompts, because a group computes them once. Neither answer counts tools,
+graders and the loading of the model. There is no estimate where a server samples, because it has
+its own speed.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Speed:
     """Tokens per second."""
 
     decoded: float
-    """All rows of a batch together."""
+    """Decoded tokens of all rows of a batch together."""
     learned: float
-    """Forward and backward, prompts included."""
+    """Tokens of the forward and backward passes, prompts included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """Tokens of a rollout: those that the policy writes, and all."""
+    """Tokens of a rollout: the policy's `own` tokens, and the `whole` rollout's."""
 
     own: float
     whole: float
 
 
 def by_stage(params: config.Params, speed: Speed, typical: Typical) -> dict[str, tuple[float, float]]:
-    """Return the typical seconds and the most of each stage that samples. Empty where a server
+    """Return the typical and the most seconds of each stage that samples. Empty where a server
     samples."""
     if params.policy.server is not None:
         return {}
@@ -63,8 +63,8 @@ def by_stage(params: config.Params, speed: Speed, typical: Typical) -> dict[str,
 
 
 def typical(setup: Any, chat: Any, prompt: int, sampled: float) -> Typical:
-    """Measure the recipe's demonstrations. `prompt`, `sampled`: tokens of the doctor's own
-    rollouts, for a recipe that has none."""
+    """Measure the recipe's demonstrations. `prompt` and `sampled` are the tokens of the doctor's
+    own rollouts, for a recipe without demonstrations."""
     ours, shown = setup.recipe, []
     if (ours.folder / "demonstrations.py").exists():
         shown = list(islice(ours.demonstrations(DEMONSTRATIONS, 0), DEMONSTRATIONS))
@@ -75,7 +75,7 @@ def typical(setup: Any, chat: Any, prompt: int, sampled: float) -> Typical:
 
 
 def describe(found: dict[str, tuple[float, float]]) -> str:
-    """Say both, as `train about 20 min (at most 3.5 h)`; empty where there is no estimate."""
+    """Write both answers, such as `train about 20 min (at most 3.5 h)`. Empty without estimates."""
     each = [f"{stage} about {duration(low)} (at most {duration(high)})" for stage, (low, high) in found.items()]
     slowed = "; slowed by other work, which had the processors too" if threads.are_held_up() else ""
     return f"; {', '.join(each)}, tools and graders not counted{slowed}" if each else ""

@@ -1,24 +1,23 @@
-"""One optimizer step, with the run's own model and settings, in memory: does anything change, and
-only what should?
+"""Make one optimizer step in memory, with the run's model and settings, and check its effect.
 
-One group samples one turn on one example. The first turn gets advantage +1, those with other tokens
--1, and the plain policy gradient, which every on-policy algorithm starts from, makes one step of
-the trainer's optimizer. Nothing is graded, and nothing is kept.
+One group samples one turn on one example. The first turn gets advantage +1, and turns with other
+tokens get -1. The trainer's optimizer makes one step with the plain policy gradient, from which
+every on-policy algorithm starts. Nothing is graded, and nothing is kept.
 
-    agreement   trainer and sampler give the same log-probabilities to what was sampled; else every
-                ratio in the loss is wrong from the start
+    agreement   trainer and sampler give the same log-probabilities to the sampled tokens. Otherwise
+                every ratio in the loss is wrong from the start
     change      some trained weight has other bytes than before. An lr below the float's resolution
                 changes none
-    effect      with LoRA, what the step learned is in the weights that are sampled with: a cosine
-                of at least 0.99 (rft/models/effect.py). With full weights, which are sampled with
-                as they are, at least one in a hundred moves. What rounding takes from one step it
-                takes from each. Zeros are not counted: they take any addend
+    effect      with LoRA, the weights that sample hold what the step learned: a cosine of at least
+                0.99 (rft/models/effect.py). Full weights sample as they are, and at least one in a
+                hundred of them must move. Rounding takes the same from every later step. Zeros are
+                not counted, because any addend changes them
     base        with LoRA, no weight of the base model moved
     distance    how far the step moved the policy: the KL divergence of the sampled tokens, in nats
-                per token. At the default rate of the embedded policy it is 0.01; policies that
+                per token. At the default rate of the embedded policy it is 0.01. Policies that
                 moved by 0.2 in their first step collapsed
 
-How fast a whole batch is decoded, and how long the step took, gives the hours of each stage
+The decoding speed of a whole batch and the time of the step give the hours of each stage
 (rft/doctor/hours.py).
 """
 
@@ -40,13 +39,13 @@ from rft.doctor.setup import Setup
 MAX_GROUP = 8
 MAX_NEW = 32
 MAX_BATCH, TIMED = 64, 6
-"""Rows and tokens whose decoding is timed."""
+"""Most rows and tokens whose decoding is timed."""
 FELT = 0.01
 FAR, MEANT, SURE = 0.1, 0.01, 1e-3
-"""Nats per token: a first step that is too long, one that is not; and the entropy of a policy that
-says the same each time, whose distance tells nothing."""
+"""In nats per token: a first step that is too long, a good one, and an entropy. At or below that
+entropy a policy says the same each time, and its distance means nothing."""
 AGREEMENT = {"float32": (1e-3, 0.05), "bfloat16": (0.25, 1.0)}
-"""By dtype: the largest difference that is fine, and the largest that is not a failure yet."""
+"""By dtype: the largest difference that is fine, and the largest that is only a warning."""
 
 
 def check(setup: Setup) -> Finding:
@@ -127,7 +126,7 @@ def check(setup: Setup) -> Finding:
 
 
 def _group(setup: Setup, sampler: Any) -> list[Any]:
-    """Sample one turn each, with advantages that come from no grade."""
+    """Sample a group of single turns, whose advantages do not come from grades."""
     from rft.trainer.packing import TrainingSample
 
     rollout, section = setup.params.rollout, setup.params.train
@@ -150,8 +149,8 @@ def _group(setup: Setup, sampler: Any) -> list[Any]:
 
 
 def _decoded_per_s(setup: Setup, sampler: Any) -> float:
-    """Decode a few tokens of a whole batch, because a wide batch costs little more than a narrow
-    one. The first token of each row came with its prompt, so it is not counted."""
+    """Measure the decoding of a few tokens of a whole batch, because a wide batch costs little more
+    than a narrow one. A row's first token comes with its prompt, so it is not counted."""
     rollout, section = setup.params.rollout, setup.params.train
     first = opening_of(setup.rows["train"][0], setup.recipe.prompts.seed, rollout)
     size = min(rollout.batch, MAX_BATCH)
@@ -173,7 +172,8 @@ def _agreement(mismatch: float, key: str, dtype: str) -> Iterator[Finding]:
 
 
 def _change(section: config.Train, norm: float, changed: int, moved: Callable[[], float]) -> Iterator[Finding]:
-    """`moved`: the share of full weights that the step moved. With LoRA `_kept` tells it."""
+    """Judge whether the step changed weights. `moved` returns the share of full weights that it
+    moved. `_kept` judges LoRA."""
     lost, remedy = (
         f"train.lr = {section.lr:g} is lost in rounding",
         "Raise train.lr: 1e-4 to 1e-2 is usual for LoRA, 1e-6 to 1e-4 for full weights.",
@@ -194,8 +194,8 @@ def _change(section: config.Train, norm: float, changed: int, moved: Callable[[]
 
 
 def _distance(section: config.Train, distance: float) -> Iterator[Finding]:
-    """`distance`: how far the step moved the policy, in nats per token."""
-    if not distance <= FAR:  # NaN is far
+    """Judge `distance`, how far the step moved the policy, in nats per token."""
+    if not distance <= FAR:  # NaN counts as far
         better = section.peak_lr * math.sqrt(MEANT / distance) if math.isfinite(distance) else section.peak_lr / 100
         yield warn(
             f"one step with train.lr = {section.lr:g} moves the policy by {distance:.2g} nats per token: training is "
@@ -205,19 +205,19 @@ def _distance(section: config.Train, distance: float) -> Iterator[Finding]:
 
 
 def _kept(section: config.Train, kept: float | None, dtype: str) -> Iterator[Finding]:
-    """`kept`: the cosine of what the step learned and what the sampler got of it."""
+    """Judge `kept`, the cosine of what the step learned and what of it reached the sampler."""
     from rft.models.effect import AT_LEAST
 
     if kept is not None and not kept >= AT_LEAST:
         yield fail(
-            f"of what one step learns, the weights that are sampled with have a cosine of {kept:.3f}, below {AT_LEAST} "
+            f"the cosine between what one step learns and what reaches the sampler is {kept:.3f}, below {AT_LEAST} "
             f"({dtype}): train.lr = {section.lr:g} is lost in rounding",
             "Raise train.lr: 1e-5 to 1e-2 is usual for LoRA.",
         )
 
 
 def _moved(learner: Any, start: Sequence[Any]) -> float:
-    """The share of full weights that moved, without zeros: they take any addend."""
+    """Return the share of full weights that moved, without zeros, which any addend changes."""
     moved, total = 0, 0
     for now, then in zip(learner.parameters(), start, strict=True):
         there = then != 0

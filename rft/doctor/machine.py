@@ -1,15 +1,15 @@
-"""What this machine can do at most: multiply, and read memory. Both are measured on the spot.
+"""Measure this machine's two limits: how fast it multiplies, and how fast it reads memory.
 
-A speed alone says little: 200 tokens/s may be all that a machine has, or a tenth of it. Two floors
-tell them apart. No program multiplies faster than one large product of the same numbers, or reads
+A speed alone says little: 200 tokens/s may be all that a machine can do, or a tenth of it. The
+limits tell which. No program multiplies faster than one large product of the same numbers, or reads
 the weights faster than one matrix is read.
 
     limits   floating-point operations and bytes, per second
-    Work     what some step has to multiply and to read; `floor_s`: how long that takes at least
+    Work     what a step must multiply and read; `floor_s` is the least time that this takes
     threads  how fast one product is with 1, 2, 4, ... threads, for the setting policy.threads
 
-On a CPU a large float32 product is tried by each library that PyTorch brings (rft/kernels/onednn);
-the faster counts.
+On a CPU each library that PyTorch brings tries a large float32 product (rft/kernels/onednn). The
+faster one counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import torch
 from rft.kernels import onednn
 
 TOKENS, INPUTS, OUTPUTS = 1024, 2048, 4096
-"""Of the product: 17 GFLOP, its three matrices far larger than a cache."""
+"""Sizes of the product: 17 GFLOP, with three matrices that are far larger than a cache."""
 READ_BYTES = {"cpu": 2**28, "cuda": 2**31}
 SECONDS = 1.0
-"""For each limit; the best of what fits is taken, because other work only ever slows a machine."""
+"""Time for each limit. The best of all tries counts, because other work can only slow a machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of one step. `read`: bytes of weights, keys and values, each once."""
+    """The work of one step. `read`: bytes of weights, keys and values, each counted once."""
 
     flop: float
     read: float
 
     def floor_s(self, limits: Limits) -> float:
-        """Return the seconds below which this machine cannot do it."""
+        """Return the least seconds in which this machine can do the work."""
         return max(self.arithmetic_s(limits), self.memory_s(limits))
 
     def arithmetic_s(self, limits: Limits) -> float:
@@ -58,14 +58,14 @@ class Work:
 
 @torch.inference_mode()
 def limits(device: torch.device, dtype: torch.dtype, seconds: float = SECONDS) -> Limits:
-    """Measure both, `seconds` each."""
+    """Measure both limits, for `seconds` each."""
     return Limits(_product(device, dtype, seconds), _reading(device, dtype, seconds))
 
 
 @torch.inference_mode()
 def threads(limit: float = 0.2) -> dict[int, float]:
-    """Measure the product with 1, 2, 4, ... threads and with all cores that this process may use.
-    Return operations per second by number of threads, `limit` seconds each."""
+    """Measure the product with 1, 2, 4, ... threads and with all cores that this process may use,
+    for `limit` seconds each. Return operations per second by number of threads."""
     cores, counts = len(os.sched_getaffinity(0)), [1]
     while counts[-1] * 2 < cores:
         counts.append(counts[-1] * 2)
@@ -109,7 +109,7 @@ def _random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tens
 
 
 def _best_s(device: torch.device, ways: list[Callable[[], Any]], seconds: float) -> float:
-    """Return the shortest time of any way, after one of each to warm up."""
+    """Return the shortest time of all ways. The first try of each way is a warm-up."""
     best = float("inf")
     for way in ways:
         _timed(device, way)

@@ -1,6 +1,7 @@
-"""Those who are told (`run.notify`): their servers answer, and take our login. Nothing is sent.
+"""Check that the servers of `run.notify` answer and accept our login. Nothing is sent.
 
-A warning at most: a run does not need them, but a request that nobody hears of waits for ever.
+A problem is only a warning, because a run does not need these servers. But a request of which
+nobody is told waits for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def check(setup: Setup) -> Finding:
         return ok("nobody is told of a waiting request: run.notify is not set")
     found = notices.reach(section)
     problems = [
-        warn(str(outcome), f"Until {outcome.setting} works, nobody is told by it: docs/notify.md.")
+        warn(str(outcome), f"Until {outcome.setting} works, it tells nobody: docs/notify.md.")
         for outcome in found
         if outcome.problem
     ]

@@ -1,8 +1,8 @@
-"""Learning rates that will collapse the policy, or teach it nothing. `rates` knows what suits a
-policy of a width; this says what a rate far from it will do, before any compute.
+"""Find learning rates that will collapse the policy, or teach it nothing.
 
-The limits come from `make figure NAME=collapse`: at ten times the default most trainings fall and
-are caught, at thirty times nearly all.
+`rates` knows the rate that suits a policy of a given width. This module says what a very different
+rate will do, before any compute is spent. The limits come from `make figure NAME=collapse`. At ten
+times the default, most trainings collapse and are stopped, and at thirty times nearly all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Could the window become training examples, if drift asked for that?
+"""Check whether the window could become training examples, if drift asks for a refresh.
 
-The answer else comes weeks later, in a scheduled run that nobody watches. So the window is read now
-as a run would read it, its graded conversations go through `from_traffic`, and what comes out must
-keep apart from the validation and test examples, like any training example.
+Without this check the answer comes weeks later, in a scheduled run that nobody watches. So the
+window is read now as a run would read it, and its graded conversations go through `from_traffic`.
+The examples must not overlap with the validation and test examples, like any training example.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rft.traffic import ingest, reading, sources
 from rft.types import Example, Split
 
 LARGEST = 64 * 2**20
-"""Bytes of a log, as they lie there. A larger one is not read for a mere check."""
+"""Largest size of a log in bytes, as stored. A larger log is not read for a mere check."""
 
 
 def check(setup: Setup) -> Finding:
@@ -49,7 +49,7 @@ def check(setup: Setup) -> Finding:
 
 
 def _made(setup: Setup, conversation: Conversation) -> Example | None:
-    """Raises UserError, with the conversation, for whatever from_traffic raises."""
+    """Call from_traffic. Raises UserError that names the conversation if from_traffic raises."""
     try:
         return setup.recipe.from_traffic(conversation)
     except RftError:
@@ -63,9 +63,9 @@ def _made(setup: Setup, conversation: Conversation) -> Example | None:
 
 
 def _graded(setup: Setup, scratch: Path) -> Iterator[Conversation] | str:
-    """Read the window's graded conversations; or say why they cannot be read here."""
+    """Read the window's graded conversations, or say why they cannot be read here."""
     section = setup.params.traffic
-    with contextlib.suppress(RftError):  # a run says at its beginning what is wrong with the log
+    with contextlib.suppress(RftError):  # a run reports at its start what is wrong with the log
         size = sum(log.num_bytes for log in sources.find(section.file, Path.cwd()))
         if size > LARGEST:
             return f"{section.file} has {size / 1e6:,.0f} MB; `rft traffic ingest` reads it, and a run tries a refresh"

@@ -1,7 +1,7 @@
-"""Where a grader's source runs: can a sandbox be made here, and what does it hold?
+"""Check whether a sandbox for a grader's source can be made here, and what it guarantees.
 
-It is found out by making one (rft/sandbox/probe.py). Where no grader needs it, the finding says all
-the same what there is, because nothing else does before one is needed.
+The check makes one (rft/sandbox/probe.py). The finding describes the sandbox even if no grader
+needs it, because nothing else does before one is needed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def check(setup: Setup) -> Finding:
     if info.level == "none":
         return fail(description, "The grader's source runs in a sandbox only.", infrastructure=True, **facts)
     if setup.params.tools.weaker_sandbox:
-        return warn(description, "The grader's source runs all the same: tools.weaker_sandbox is set.", **facts)
-    remedy = "Mend it, or set tools.weaker_sandbox: true, if you trust the grader's source."
+        return warn(description, "The grader's source runs anyway: tools.weaker_sandbox is set.", **facts)
+    remedy = "Repair it, or set tools.weaker_sandbox: true, if you trust the grader's source."
     return fail(description, remedy, infrastructure=True, **facts)
 
 

@@ -1,12 +1,14 @@
-"""The policy's server, where one samples for us: it serves that model, every example's opening fits
-into its context, and one short turn on the first example comes back in the form that a run needs.
+"""Check the policy's server, if one samples for us.
 
-A server by tokens is asked for two things more:
+It serves the right model, and every example's opening fits into its context. One short turn on the
+first example comes back in the form that a run needs. A server with token routes gets two more
+tests:
 
-    a burst     turns at once, each with a seed of its own, as a batch of rollouts sends them. Some
-                builds answer a single turn and die of that (vLLM's CPU build with chunked prefill)
-    an adapter  where the run pushes one: a LoRA of the run's rank that changes nothing. A server
-                without LoRA, or for a lower rank, would refuse the first step's
+    a burst     turns at once, each with its own seed, as a batch of rollouts sends them. Some
+                builds answer a single turn but die of a burst (vLLM's CPU build with chunked
+                prefill)
+    an adapter  if the run sends adapters: a LoRA of the run's rank that changes nothing. A server
+                without LoRA, or for a lower rank, would refuse the adapter of the first step
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ async def _check(setup: Setup) -> Finding:
 
 
 async def _turns(policy: Any, params: config.Params, openings: list[Opening]) -> list[Any]:
-    """Sample one short turn per opening, at once, each with a seed of its own. Raises PolicyFailed
-    when one fails."""
+    """Sample one short turn per opening, all at once, each with its own seed. Raises PolicyFailed
+    if one fails."""
     seeds = [(params.train.seed, number) for number in range(len(openings))]
     dialogues = policy.open(openings, seeds, params.train.temperature, params.rollout.max_tokens)
     turns = await asyncio.gather(
@@ -96,8 +98,8 @@ async def _turns(policy: Any, params: config.Params, openings: list[Opening]) ->
 
 
 async def _burst(policy: TokenPolicy, params: config.Params, openings: list[Opening]) -> int:
-    """Return how many turns were sampled at once. Raises InfrastructureError if the server died of
-    them."""
+    """Sample many turns at once, and return their number. Raises InfrastructureError if the server
+    died of them."""
     assert params.policy.server is not None
     size = min(LARGEST_BURST, params.rollout.batch, params.policy.server.concurrency)
     several = [openings[number % len(openings)] for number in range(size)]
@@ -115,9 +117,9 @@ async def _burst(policy: TokenPolicy, params: config.Params, openings: list[Open
 
 
 async def _adapter(policy: TokenPolicy, setup: Setup) -> None:
-    """Give the server an adapter that changes nothing, and take it away again. Raises
-    InfrastructureError naming the flags that it lacks."""
-    place = files.state()  # where a training's own would lie: the server must see that path
+    """Load an adapter that changes nothing into the server, and unload it. Raises
+    InfrastructureError naming the flags that the server lacks."""
+    place = files.state()  # training writes its adapters here, so the server must see this path
     is_new = not place.exists()
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="doctor-adapter-", dir=place))
@@ -132,8 +134,8 @@ async def _adapter(policy: TokenPolicy, setup: Setup) -> None:
 
 
 def _write_adapter(setup: Setup, folder: Path) -> None:
-    """Write the adapter that training begins with, from the model's shape alone: all its matrices
-    zero."""
+    """Write an adapter of the shape that training begins with, from the model's shape alone. All
+    its matrices are zero."""
     import torch
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file

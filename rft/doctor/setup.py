@@ -1,5 +1,7 @@
-"""What the checks look at: the settings, the recipe, its examples, and the policy's model, each
-read once and only when a check asks."""
+"""What the checks look at: the settings, the recipe, its examples and the policy's model.
+
+Each is read once, and only when a check needs it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from rft.wire.trace import Traces
 
 
 class Setup:
-    """`load` reads params.yaml; `announce` is told what is about to be sent to tools and grader;
-    `find_policy`: see `examine`."""
+    """What the checks share. `load` reads params.yaml. `announce` is told what will be sent to
+    tools and grader. `examine` explains `find_policy`."""
 
     def __init__(
         self,
@@ -34,7 +36,8 @@ class Setup:
         self._find_policy = find_policy
         self.announce = announce
         self.traces = Traces()
-        """New for each visit: a server may still hold what an earlier one left there."""
+        """Trace ids, new for each visit, because a server may still hold what an earlier visit left
+        there."""
         self.offered: list[dict[str, Any]] | None = None
 
     @cached_property
@@ -47,7 +50,7 @@ class Setup:
 
     @cached_property
     def rows(self) -> dict[Split, list[Example]]:
-        """The examples that the stage `examples` would take, by split."""
+        """The examples that stage `examples` would take, by split."""
         section = self.params.examples
         found: dict[Split, list[Example]] = {}
         for split in SPLITS[:-1]:
@@ -59,20 +62,21 @@ class Setup:
 
     # -- secrets -----------------------------------------------------------------------------------
     def variables(self) -> list[str]:
-        """The environment variables that params.yaml and grader.json name by `env:`."""
+        """List the environment variables that params.yaml and grader.json name with `env:`."""
         return config.named(self.params, Path(self.params.recipe.path))
 
     # -- the model ---------------------------------------------------------------------------------
     @property
     def is_behind_chat(self) -> bool:
-        """Whether a server of chat completions holds the policy's model. Then nothing is here."""
+        """Whether a chat-completions server holds the policy's model, so that nothing of it is
+        here."""
         server = self.params.policy.server
         return server is not None and server.kind == "chat"
 
     @cached_property
     def model_source(self) -> Source:
-        """Where the base model lies: of one that is yet to be warm-started the given one. Of a
-        hub's only the texts are fetched. Raises Skip when there is none yet."""
+        """Where the base model is. Before its warm start it is the given model. For a hub's model
+        only the text files are fetched. Raises Skip if there is no model yet."""
         section = self.params.policy
         if section.model and not section.is_warm_started:
             return self._given(weights=False)
@@ -112,17 +116,18 @@ class Setup:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools that the policy may call: what an open client said, else the recipe's own."""
+        """The tools that the policy may call: those that an open client listed, or else the
+        recipe's own."""
         return signatures.schemas(self.recipe) if self.offered is None else self.offered
 
     def chat(self) -> Any:
-        """Tokenizer, template and tools, without weights. Raises UserError."""
+        """Return tokenizer, template and tools, without weights. Raises UserError."""
         from rft.models import weights
 
         return Chat(weights.tokenizer(self.model_source), self.schemas, self.params.policy.tool_format)
 
     def network(self, device: Any) -> tuple[Any, Any]:
-        """The model and chat that `train` would start from, in memory."""
+        """Load the model and chat from which `train` would start."""
         from rft.models import weights
         from rft.sampling import policies
 

@@ -1,25 +1,25 @@
-"""How fast this machine samples and learns with the configured model: `rft doctor speed`.
+"""Measure how fast this machine samples and learns with the configured model: `rft doctor speed`.
 
-    read     prompts, token by token, before anything is said
-    say      tokens that the rows of a batch say side by side
+    read     tokens of prompts, before a row writes anything
+    say      tokens that the rows of a batch write side by side
     learn    tokens of rollouts, through forward, backward and the optimizer's step
 
-Dialogues are as long as the recipe's own: its openings, rendered, and its demonstrations. The
-tokens are drawn at random, so no prompt shares anything with another but in a group, nothing ends
-early, and no tool or grader is asked. The engine and the learner are those of stage `train`. Each
-measurement takes as many rows as fit into BUDGET_S, after a single row has told what one costs.
+Dialogues are as long as the recipe's rendered openings and its demonstrations. Their tokens are
+random. So only the rollouts of a group share a prompt, nothing ends early, and no tool or grader is
+asked. The engine and the learner are those of stage `train`. A single row shows what a row costs,
+and then each measurement takes as many rows as fit into BUDGET_S.
 
-Beside each speed stands the time that the arithmetic alone would take, and reading the weights
-alone (rft/doctor/machine.py). What counts as work:
+Each speed is compared with the time that the arithmetic alone would take, and with the time to read
+the weights (rft/doctor/machine.py). This counts as work:
 
     read     two operations per parameter and token, the head once per prompt
-    say      two per parameter, and the weights read once per token of the whole batch, with all
+    say      two per parameter; the weights are read once per token of the whole batch, with all
              keys and values
-    learn    the tokens that differ: forward two; backward two more, and another two for weights
-             that learn; the head for what the policy said
+    learn    only tokens that differ: two for forward, two for backward, and another two for weights
+             that learn; the head only for tokens that the policy wrote
 
-and attention, which looks back on half of a dialogue on average. What params.yaml asks for, at this
-speed, is in rft/doctor/hours.py. Nothing that is written stays.
+Attention is added. On average it attends to half of a dialogue. rft/doctor/hours.py computes the
+time of a run at this speed. The command leaves no file behind.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from rft.trainer.logprobs import own_logprobs
 from rft.trainer.packing import TrainingSample, layout, microbatches
 
 BUDGET_S = 10.0
-"""For each of the three; all together take about a minute."""
+"""Seconds for each of the three. All together take about a minute."""
 NEW = 64
 MAX_ROWS = 64
 OPENINGS = 64
@@ -57,7 +57,7 @@ OPENINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Tokens per second, and what the machine's two limits would allow."""
+    """Tokens, the seconds that they took, and the work that they needed."""
 
     name: str
     tokens: int
@@ -70,13 +70,13 @@ class Rate:
         return self.tokens / self.seconds
 
     def share(self, limits: Limits) -> float:
-        """Return the part of the time that the higher floor takes: 1 is the machine's limit."""
+        """Return how much of the time this work needs at least. 1 is the machine's limit."""
         return self.work.floor_s(limits) / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that `rft doctor speed` tells."""
+    """All that `rft doctor speed` reports."""
 
     model: str
     parameters: int
@@ -87,9 +87,9 @@ class Found:
     by_threads: dict[int, float]
     """Operations per second by number of threads; empty on a GPU."""
     forward: str
-    """Which forward pass samples."""
+    """Name of the forward pass that samples."""
     decoding: str
-    """Number format of its products, where `dtype` is float32. The limits are of `dtype`."""
+    """Number format of its products, if `dtype` is float32. The limits are measured in `dtype`."""
     rates: tuple[Rate, ...]
     typical: Typical
     prompt: int
@@ -98,7 +98,7 @@ class Found:
 
 
 class Endless:
-    """Stands for the chat where a dialogue's words do not matter: no token ends a turn."""
+    """A chat for dialogues whose words do not matter: no token ends a turn."""
 
     end_ids: frozenset[int] = frozenset()
 
@@ -107,8 +107,8 @@ class Endless:
 
 
 def measure(setup: Setup, tell: Callable[[str], None] = lambda message: None) -> Found:
-    """Measure. `tell` hears what comes next. Raises UserError where a server samples, or there is
-    no model."""
+    """Measure all. `tell` gets the name of each next part. Raises UserError if a server samples, or
+    if there is no model."""
     params = setup.params
     if params.policy.server is not None:
         raise UserError(
@@ -168,7 +168,7 @@ def _lengths(setup: Setup, chat: Any) -> tuple[int, Typical]:
 
 # -- sampling --------------------------------------------------------------------------------------
 def sampling(engine: Engine, shape: Shape, prompt: int, rows: int, seed: int, new: int = NEW) -> tuple[Rate, Rate]:
-    """Measure reading and writing: at most `rows` prompts of `prompt` random tokens, each another,
+    """Measure reading and writing, with at most `rows` different prompts of `prompt` random tokens
     and at most `new` tokens each."""
     new = min(new, engine.max_positions - prompt)
     if new < 2:
@@ -184,7 +184,7 @@ def sampling(engine: Engine, shape: Shape, prompt: int, rows: int, seed: int, ne
 
 
 def work(shape: Shape, prompt: int, rows: int, written: int, size: int) -> tuple[Work, Work]:
-    """Count what it takes to read `rows` prompts, and to write `written` tokens after each. `size`:
+    """Count the work to read `rows` prompts, and to write `written` tokens after each. `size`: the
     bytes of a number."""
     head, body = shape.vocabulary * shape.hidden, _body(shape)
     attending = 2 * shape.layers * shape.heads * shape.head_dim
@@ -196,8 +196,9 @@ def work(shape: Shape, prompt: int, rows: int, written: int, size: int) -> tuple
 
 
 def _dialogues(engine: Engine, prompt: int, rows: int, new: int, seed: int) -> tuple[float, float, int]:
-    """Return the seconds of reading the prompts, and of saying, and how many tokens each row said
-    in them; one row: the seconds of one token instead. The first token comes with the prompt."""
+    """Return the seconds of reading the prompts, the seconds of writing, and how many tokens each
+    row wrote. For a single row, the seconds of writing are per token. The time of reading includes
+    the first token."""
     vocabulary = engine.model.config.get_text_config().vocab_size
     draw = np.random.default_rng(seed)
     prompts = [draw.integers(0, vocabulary, prompt).tolist() for _ in range(rows)]
@@ -216,14 +217,14 @@ def _dialogues(engine: Engine, prompt: int, rows: int, new: int, seed: int) -> t
 
 
 def _body(shape: Shape) -> int:
-    """Count the parameters that every token is multiplied with: all but embeddings and head."""
+    """Count the parameters by which every token is multiplied: all but embeddings and head."""
     return shape.parameters - shape.shared
 
 
 # -- learning --------------------------------------------------------------------------------------
 def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> Rate:
-    """Measure a step on groups as large as train.group, one microbatch or as many rollouts of it as
-    fit the time."""
+    """Measure one step on groups as large as train.group. It has one microbatch, or as many
+    rollouts as fit into the time."""
     section = learner.section
     samples = rollouts(section, prompt, typical, section.group, shape.vocabulary)
     steps = heap.Steps(learner.model)
@@ -251,8 +252,8 @@ def learning(learner: Learner, shape: Shape, prompt: int, typical: Typical) -> R
 def rollouts(
     section: config.Train, prompt: int, typical: Typical, number: int, vocabulary: int
 ) -> list[TrainingSample]:
-    """Draw rollouts of a typical length: a prompt for each group, then what the policy says, and
-    what tools answer."""
+    """Draw rollouts of a typical length: a prompt for each group, then tokens of tools and of the
+    policy."""
     draw = np.random.default_rng(section.seed)
     own = max(1, round(typical.own))
     others = max(0, round(typical.whole) - prompt - own)
@@ -267,7 +268,7 @@ def rollouts(
 
 
 def learned_s(learner: Learner, steps: heap.Steps, samples: list[TrainingSample]) -> float:
-    """Make one step of the plain policy gradient, from which every on-policy algorithm starts."""
+    """Time one step of the plain policy gradient, from which every on-policy algorithm starts."""
     section = learner.section
     began = time.perf_counter()
     learner.model.train()

@@ -1,14 +1,15 @@
-"""Between messages and tokens: what the trainer relies on, tried with the model's own tokenizer and
-template. No weights are loaded.
+"""Check the way between messages and tokens with the model's own tokenizer and template.
+
+The trainer relies on these. No weights are loaded.
 
     prefix  a new turn leaves the rendered text before it unchanged, as the rollout holds it
-            (rft/chat/renderer.py). Plain dialogues of tool calls must pass: else a server shows the
-            policy another past than it was trained on. What only some dialogues meet, such as
-            reasoning that is dropped later or two calls in a turn, is a warning
-    calls   a tool call written in the policy's format reads back as the same call
-    room    the longest opening, and the recipe's own dialogues, fit into rollout.max_tokens, and
-            that into the model's positions. Where the policy's server sets the limit, the positions
-            stand for it here, and the check `server` looks closer
+            (rft/chat/renderer.py). Plain dialogues of tool calls must pass. Otherwise a server
+            shows the policy another past than in training. Problems of only some dialogues, such as
+            reasoning that is dropped later or two calls in a turn, are warnings
+    calls   a tool call written in the policy's format is read back as the same call
+    room    the longest opening and the recipe's own dialogues fit into rollout.max_tokens, which
+            fits into the model's positions. If the policy's server sets the limit, the positions
+            are used here, and the check `server` looks closer
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def check(setup: Setup) -> Finding:
 
 
 def _prefixes(setup: Setup, chat: Any) -> Iterator[Finding]:
-    """Without a server nothing renders the past again: then a template may drop reasoning, as most
-    do."""
+    """Report prefixes that change. A template may drop reasoning, as most do, if no server renders
+    the past again."""
     from rft.chat.renderer import prefix_problems
 
     problems = [
@@ -92,7 +93,8 @@ def _num_positions(setup: Setup) -> int | None:
 
 
 def _room(setup: Setup, chat: Any, limit: int | None) -> tuple[list[Finding], int]:
-    """Problems, and the longest opening's length. `limit`: of the whole context; None: unknown."""
+    """Return problems, and the longest opening's length. `limit`: tokens of the whole context, or
+    None if unknown."""
     rollout, problems = setup.params.rollout, []
     openings = [opening_of(row, setup.recipe.prompts.seed, rollout) for row in _longest(setup)]
     longest, example_id = max(

@@ -1,9 +1,9 @@
 """Two checks of the tools: do they answer at the declared burst, and do they keep rollouts apart?
 
-    tools        every tool at the declared burst: calls per second, P50, P95, failures by kind; and
-                 none tells the target to whoever asks (rft/grading/target_leak.py)
-    isolation    the calls A under one trace id, mixed with the calls B under another, must get the
-                 answers that A gets alone
+    tools        every tool at the declared burst: calls per second, P50, P95, failures by kind. No
+                 tool may tell the target to every caller (rft/grading/target_leak.py)
+    isolation    calls A under one trace id, mixed with calls B under another, must get the same
+                 answers as A alone
 
 Neither check calls a tool that declares `probe: false`.
 """
@@ -32,7 +32,7 @@ from rft.wire.contract import REPLY_TOO_LARGE
 
 LONGEST_SEQUENCE = 6
 LETTERS = 6
-"""Of a token, at most, on average over a text."""
+"""Most letters of a token, on average over a text."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -51,17 +51,17 @@ class _Burst:
 
     call: ToolCall
     is_own: bool
-    """Its arguments are the recipe's, not made from the schema."""
+    """Whether its arguments are the recipe's, not made from the schema."""
     demonstrated: bool
-    """A demonstration makes it, so it must work."""
+    """Whether a demonstration makes this call, so that it must work."""
     address: str
     example_id: str
     results: Sequence[ToolResult]
     raised: str = ""
-    """The remedy when the tool is the recipe's own, and raised."""
+    """The remedy if the tool is the recipe's own and raised an exception."""
 
     def first(self, result: ToolResult) -> str:
-        """Where all calls went, and what the first one got."""
+        """Say where all calls went, and what the first one got."""
         called = f"{self.call.name} is at {self.address}; the first call, for example {self.example_id}"
         return f"{called}: {one_line(result.output)}"
 
@@ -105,7 +105,7 @@ async def _burst(setup: Setup, opened: Wire) -> Finding:
 
 
 def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any], Example]]:
-    """For every tool that some policy sees: its parameters, and an example that offers it."""
+    """Return the parameters of every tool that a policy sees, and an example that offers it."""
     found: dict[str, tuple[dict[str, Any], Example]] = {}
     for row in setup.rows["train"]:
         for tool in client.schemas if row.tools is None else row.tools:
@@ -114,8 +114,8 @@ def _offered(setup: Setup, client: ToolClient) -> dict[str, tuple[dict[str, Any]
 
 
 async def _target_leaks(setup: Setup, client: ToolClient) -> list[Finding]:
-    """Find tools that tell the target, whatever they are asked. None if one fails now: a run's
-    preflight asks again."""
+    """Find tools that tell the target to every caller. Returns nothing if a tool fails now, because
+    a run's preflight asks again."""
     rows = setup.rows["train"][: target_leak.NUM_ROWS]
     sizes = dict.fromkeys(target_leak.offered(client, rows), len(rows))
     wire.announce_calls(setup, client, "tools, do they tell the target", sizes, sum(sizes.values()))
@@ -127,7 +127,7 @@ async def _target_leaks(setup: Setup, client: ToolClient) -> list[Finding]:
 
 
 def _unwritable(names: Iterable[str]) -> Iterator[Finding]:
-    """Find tools whose names chat endpoints refuse, and models misspell."""
+    """Find tools with names that chat endpoints refuse and models misspell."""
     if odd := [one_line(name) for name in names if not _NAME.fullmatch(name)]:
         remedy = "Rename it at its server, or leave it out: tools.mcp[].tools lists those to use."
         yield warn(f"models write names of letters, digits, _, - and ., at most 64: not {', '.join(odd)}", remedy)
@@ -164,7 +164,7 @@ def _judge(params: config.Params, burst: _Burst) -> list[Finding]:
 
 
 def _refusals(burst: _Burst) -> Iterator[Finding]:
-    """Find what the policy would see as a mistake of its own."""
+    """Find replies that the policy would see as its own mistake."""
     name, num = burst.call.name, len(burst.results)
     errors = [result for result in burst.results if result.is_error]
     cut = [result for result in errors if result.output.startswith(REPLY_TOO_LARGE)]
@@ -188,15 +188,15 @@ def _refusals(burst: _Burst) -> Iterator[Finding]:
 
 
 def _room(params: config.Params) -> int | None:
-    """Tokens of a context, as far as the settings tell."""
+    """Return the tokens of a context, if the settings tell."""
     is_embedded = params.policy.model is None and params.policy.server is None
     own = params.policy.architecture.max_positions if is_embedded else None
     return params.rollout.max_tokens or own
 
 
 def _remedy(params: config.Params, failed: Sequence[ToolResult], address: str) -> str:
-    """Fewer calls at once help against load only: neither a wrong address nor a reply of another
-    form comes from load."""
+    """Say what to do. Fewer calls at once help only against load, not against a wrong address or a
+    reply of another form."""
     kinds = [_kind(result) for result in failed]
     if all(kind.startswith("the reply ") for kind in kinds):
         there = f"Check that this is the tool itself, not a web page or a gateway: {address}."
@@ -211,13 +211,13 @@ def _remedy(params: config.Params, failed: Sequence[ToolResult], address: str) -
 
 
 def _unscored_share(failing: float, params: config.Params) -> float:
-    """The share of unscored rollouts when each makes all the calls it may, and each call fails
-    independently and is retried."""
+    """Return the share of unscored rollouts, if each makes all the calls it may, and each call is
+    retried and fails independently."""
     return 1 - (1 - failing ** (params.tools.retries + 1)) ** params.rollout.max_tool_calls
 
 
 def _kind(result: ToolResult) -> str:
-    """A failure in a word or two, so that equal ones can be counted."""
+    """Name a failure in a few words, so that equal ones can be counted."""
     if found := re.search(r"HTTP \d{3}", result.output):
         return found[0]
     if "no reply within" in result.output:
@@ -227,7 +227,8 @@ def _kind(result: ToolResult) -> str:
 
 # -- isolation -------------------------------------------------------------------------------------
 async def _check_isolation(setup: Setup, client: ToolClient) -> Finding:
-    """Mix A with B, then make A alone, twice over. A must get the same answers each time."""
+    """Make calls A mixed with B, and then A alone, both twice. A must get the same answers each
+    time."""
     first, second = _sequences(setup, client)
     if not first:
         return together([], "no tool is there that may be called")
@@ -257,11 +258,11 @@ async def _check_isolation(setup: Setup, client: ToolClient) -> Finding:
 
 
 def _sequences(setup: Setup, client: ToolClient) -> tuple[list[ToolCall], list[ToolCall]]:
-    """The calls of two rollouts: every tool is among them, every call comes twice, and the second
-    rollout has other arguments where the recipe has any.
+    """Return the calls of two rollouts. Each calls every tool, and makes every call twice. The
+    second has other arguments, if the recipe has any.
 
-    The first dialogue's calls are left out: the burst has made them, so a server that remembers too
-    much knows them already.
+    The first dialogue's calls are left out. The burst has made them, so a server that remembers too
+    much already knows them.
     """
     row = setup.rows["train"][0]
     own = scripted.own_calls(setup.recipe, row, setup.params.policy.seed)

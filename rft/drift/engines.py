@@ -1,7 +1,7 @@
-"""Where profiles are counted: in this process, in several, or on Spark.
+"""Count profiles in this process, in several, or on Spark.
 
 All three apply one function to each item of a list and return the results in the order of the
-items. What is summed from them is exact, so the engine changes no byte of a profile.
+items. The sums of these results are exact, so the engine changes no byte of a profile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Engine:
         """Yield the function's result for each item, in order. The function and the items are
         pickled for other processes."""
         if self.kind == "spark":
-            from rft.drift import spark  # only where it is asked for: PySpark is an extra
+            from rft.drift import spark  # imported only here, because PySpark is an extra
 
             yield from spark.mapped(function, items, self.master)
         elif self.processes == 1 or len(items) < 2:
@@ -52,7 +52,7 @@ def _in_processes(function: Callable[[Item], Result], items: Sequence[Item], pro
     try:
         yield from pool.map(function, items)
     except BrokenProcessPool:
-        why = "a process that counts a profile died, perhaps for want of memory"
+        why = "a process that counts a profile died, perhaps because memory was full"
         raise InfrastructureError(f"{why}. Run it again, with fewer traffic.processes.") from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,10 +1,10 @@
-"""Expectations of our own, so that Data Docs shows what Great Expectations cannot count.
+"""Define our own expectations, so that Data Docs shows what Great Expectations cannot count.
 
-Two kinds of numbers exist before Great Expectations sees a table: the drift of each feature
-(rft/stages/drift.py), and the rows of a log that did not become conversations (the manifest of a
-snapshot). Both are handed over as a small table of records. The expectations below look their
-record up and say whether it is good. They compute nothing, so that a page never disagrees with the
-report.
+Two kinds of numbers exist before Great Expectations sees a table. One is the drift of each feature
+(rft/stages/drift.py). The other is the rows of a log that did not become conversations (the
+manifest of a snapshot). Both are passed on as a small table of records. The expectations below look
+up their record and say whether it is good. They compute nothing, so that a page never disagrees
+with the report.
 
 Import this module inside functions only: Great Expectations takes seconds to load.
 """
@@ -45,7 +45,7 @@ class ExpectFeatureNotToDrift(BatchExpectation):
     """
 
     column: str
-    """The feature. Data Docs groups what has a column."""
+    """The feature. Data Docs groups expectations by their column."""
     against: str
     threshold: float
     level: float
@@ -91,8 +91,8 @@ class _ExpectRows(BatchExpectation):
 
 
 class ExpectRowsToBeReadable(_ExpectRows):
-    """Rows of the log that could not be read as conversations are few."""
+    """Few rows of the log could not be read as conversations."""
 
 
 class ExpectRowsToNameTheirUnit(_ExpectRows):
-    """Rows without the unit of dependence that `traffic.unit` declares are few."""
+    """Few rows lack the unit of dependence that `traffic.unit` declares."""

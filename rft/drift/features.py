@@ -1,10 +1,10 @@
-"""The features of a profile: what of a conversation is counted, and in which bins.
+"""List the features of a profile: what is counted of a conversation, and in which bins.
 
-Three groups. *Input* is what people ask: how long, in which words and phrases, the categories that
-the recipe names (such as the chapter mix) and the columns that the owner declares. *Agent* is what
-our side did: which tools with which arguments, how often, in how many turns, how slowly, with how
-many errors, under which prompt. *Performance* is what became of it: refused, graded, corrected. A
-profile of training examples has the first group only.
+There are three groups. The group *input* is what people ask: its length, its words and phrases,
+the recipe's categories (such as the chapter mix) and the owner's columns. The group *agent* is what
+our side did: which tools with which arguments, how often, in how many turns. It also covers how
+slowly, with how many errors, and under which prompt. The group *performance* is what became of the
+conversation: refused, graded, corrected. A profile of training examples has the first group only.
 
     feature          group        column          bins                              statistic
     input_words      input        input_words     whole numbers, then 10 % apart    wasserstein_sd
@@ -29,7 +29,7 @@ profile of training examples has the first group only.
     corrected        performance  grade           as answered, corrected            total_variation
 
 Bins do not depend on the window, so two profiles can be compared without the rows. A column that is
-wholly null gives a feature with n = 0; `argument_errors` is there only where schemas are known, and
+wholly null gives a feature with n = 0. `argument_errors` exists only where schemas are known, and
 `meaning` only with an embedder.
 """
 
@@ -71,7 +71,7 @@ class Plan:
     """What a profile counts. It is pickled for the processes that count.
 
     `own`: the owner's columns and their kinds. `recipe` and `keys`: how to load a recipe that names
-    features of its own. `tools`: name and JSON schema, as JSON, of each known tool.
+    its own features. `tools`: name and JSON schema, as JSON, of each known tool.
     """
 
     own: tuple[tuple[str, str], ...] = ()
@@ -101,7 +101,7 @@ def plan_of_inputs(params: Params, loaded: Recipe) -> Plan:
 
 def plan_of(params: Params, loaded: Recipe, schemas: Sequence[Mapping[str, Any]] = ()) -> Plan:
     """Make the plan of a run. `schemas`: the recipe's tools as Chat-Completions tools. Endpoints of
-    params.yaml that declare their arguments stand before them."""
+    params.yaml that declare their arguments take precedence over them."""
     functions = {tool["name"]: tool for tool in (schema.get("function", schema) for schema in schemas)}
     functions |= {
         endpoint.name: endpoint.model_dump() for endpoint in params.tools.endpoints if endpoint.parameters is not None
@@ -118,8 +118,8 @@ def plan_of(params: Params, loaded: Recipe, schemas: Sequence[Mapping[str, Any]]
 class Spec:
     """One feature that is counted over a column.
 
-    `prepare` makes the column of the snapshot countable, `name` names a distinct value of it.
-    Fixed `values` are all that there can be.
+    `prepare` makes the column of the snapshot countable; `name` names a distinct value of it. If
+    `values` are fixed, there can be no others.
     """
 
     name: str
@@ -195,5 +195,5 @@ def columns_of(plan: Plan) -> list[str]:
 
 
 def names(plan: Plan) -> set[str]:
-    """Name the features that are ours, which a recipe may not take."""
+    """Return the names of our own features, which a recipe may not use."""
     return {*SAMPLED, *(spec.name for spec in specs(replace(plan, groups=Plan().groups)))} | {"argument_errors"}

@@ -1,17 +1,17 @@
-"""Counts of values: names of tools, shapes of arguments, categories of the input.
+"""Count values: names of tools, shapes of arguments, categories of the input.
 
-Arrow writes a column as numbers into a dictionary of its distinct values, so Python looks at each
-distinct value once, and NumPy counts the numbers. A list per conversation is one long column with
-the place of each item's conversation beside it.
+Arrow writes a column as a dictionary of its distinct values and numbers that point into it. So
+Python looks at each distinct value once, and NumPy counts the numbers. A column of lists becomes
+one long column of items, with the place of each item's conversation beside it.
 
-A category with more than MAX_DISTINCT values, such as an id, is none that could be listed. Its
-values are then counted by the hash of their name, in NUM_BUCKETS buckets. Whether that is so is a
-fact about all rows together, so no split of them changes it.
+A category with more than MAX_DISTINCT values, such as an id, is too large to list. Its values are
+then counted by the hash of their name, in NUM_BUCKETS buckets. All rows together decide whether
+that happens, so no split of the rows changes it.
 
-Of fewer values a profile names the most frequent ones, and counts the rest in the same buckets. So
-two windows can be compared whatever each could name (rft/drift/distance.py): a value that one of
-them does not name is counted in its bucket on both sides. Profiles of an earlier version have one
-bin OTHER instead.
+If there are fewer values, a profile names the most frequent ones, and counts the rest in the same
+buckets. So two windows can be compared, whichever values each of them names
+(rft/drift/distance.py): a value that one of them does not name is counted in its bucket on both
+sides. Profiles of an earlier version have one bin OTHER instead.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rft.drift.owners import ROWS, Integers, Owners
 from rft.traffic.schema import GROUPS
 
 MAX_DISTINCT = 4096
-"""Distinct values that are counted each on its own."""
+"""The most distinct values that are counted one by one."""
 MAX_VALUES = 100
-"""Of these, the most frequent ones that a profile names in any case ..."""
+"""A profile names at least so many of the most frequent values ..."""
 MAX_CELLS = MAX_VALUES * GROUPS
-"""... and as many more as do not take more room than that. So a short window names all that it met:
-which ones were met often enough to be named is chance there, and was taken for drift in 3 % of
-unchanged windows of 300 beside 10,000."""
+"""... and more, as long as all of them together fit into so many cells. So a short window names all
+values that it met. If it did not, chance would decide which values it names; that was taken for
+drift in 3 % of unchanged windows of 300 beside 10,000."""
 OTHER = "(other)"
 NUM_BUCKETS = 64
 _BUCKET = "(bucket "
@@ -47,7 +47,7 @@ Name = Callable[[Any], str]
 
 
 def shown(value: Any) -> str:
-    """Name a value: itself, or its beginning and a hash where it is too long."""
+    """Name a value: by its text, or by its beginning and a hash where it is too long."""
     text = str(value)
     if len(text) <= LONGEST:
         return text
@@ -91,7 +91,7 @@ class Labels:
         if self.is_hashed:
             names = [_hashed(name) for name in names]
         places = np.array([self.values.setdefault(name, len(self.values)) for name in names], dtype=np.int64)
-        if len(self.values) > len(self.counts_VR):  # grow by halves, so that growing stays cheap
+        if len(self.values) > len(self.counts_VR):  # grow by half the size, so that growing stays cheap
             larger = np.zeros((max(len(self.values), len(self.counts_VR) * 3 // 2), ROWS), np.int64)
             larger[: len(self.counts_VR)] = self.counts_VR
             self.counts_VR = larger
@@ -105,9 +105,9 @@ class Labels:
         self._add(names, counts_VR)
 
     def on_values(self, fixed: tuple[str, ...] = ()) -> tuple[list[str], Integers]:
-        """Return the values to name and their counts per owner: the `fixed` ones; or the most
-        frequent ones by name, then the buckets of the rest, and OTHER, in which only a value of
-        that name is."""
+        """Return the values to name and their counts per owner. They are the `fixed` ones, or else
+        the most frequent ones by name, then the buckets of the rest, and OTHER, which counts only a
+        value with that very name."""
         counts_VR = self.counts_VR[: len(self.values)]
         totals = dict(zip(self.values, owners.totals(counts_VR.T).tolist(), strict=True))
         unknown = sorted(totals.keys() - set(fixed))
@@ -130,5 +130,5 @@ def _hashed(name: str) -> str:
 
 
 def items(column: pa.ListArray, row_owners: Owners) -> tuple[pa.Array, Owners]:
-    """Return the items of all lists, and whom each belongs to."""
+    """Return the items of all lists, and the owners of each."""
     return column.flatten(), row_owners.take(column.value_parent_indices().to_numpy())

@@ -1,44 +1,45 @@
-"""Could chance have put two windows this far apart? Draws of what chance alone does.
+"""Draw what chance alone does to two windows: could it have put them this far apart?
 
-**What may be treated as independent.** Conversations of one user resemble each other, and words of
-one conversation do. Only users are independent (`traffic.unit`), so noise must be measured between
-users. A profile keeps its counts per *group* of users (rft/traffic/schema.py): at most 256 rows
-C_gb, that may be treated as independent whatever happens inside of them.
+**What may be treated as independent.** Conversations of one user resemble each other, and so do
+words of one conversation. Only users are independent (`traffic.unit`), so noise must be measured
+between users. A profile keeps its counts per *group* of users (rft/traffic/schema.py): at most 256
+rows C_gb, which may be treated as independent whatever happens inside a row.
 
 **The draws: a wild bootstrap by group, under the null.** Let p be the shares of both windows
-together, as they would be if nothing had changed. What group g has beyond them is its residual
+together, which are the expected shares if nothing changed. The residual of group g is how far its
+counts exceed them:
 
     r_gb = C_gb - n_g p_b           n_g: all counts of the group
 
-and sum_g r_gb / N is the difference of the window's shares from p. Under the null the sign of each
-residual could have been the other. A draw gives each group of each side a fair sign x_g, and the
-sides' sum_g x_g r_gb / N put two windows apart as chance does: with the users' dependence, their
-sizes, and the covariance of the bins, on both sides, since residuals are measured on both. (Wu
-1986; Cameron, Gelbach and Miller 2008, who find it the most reliable with few groups.) The
-statistic is then computed of p + what was drawn.
+and sum_g r_gb / N is the difference of the window's shares from p. Under the null, each residual
+could as well have had the opposite sign. So a draw gives each group of each side a fair sign x_g,
+and adds sum_g x_g r_gb / N to the shares of its side. That puts two windows apart as chance does.
+It keeps the users' dependence, their sizes, and the covariance of the bins, on both sides, since
+residuals are measured on both. (Wu 1986; Cameron, Gelbach and Miller 2008, who find it the most
+reliable with few groups.) The statistic is then computed from p + what was drawn.
 
-*Rare values.* A value that is expected twice, and that a short window has not met, has hardly a
-residual there, so that its noise is taken for nothing; and where fewer were met than expected, the
-noise is taken for small just where the window is far off. So the residuals of a bin are stretched
-until they vary at least as much as independent counts would, and values that are expected less
-than five times are joined (`dense_bins`).
+*Rare values.* A value that is expected twice and was never met in a short window has almost no
+residual there, so its noise would count as zero. Where a value was met less often than expected,
+its noise would look small, just where the window is far off. So the residuals of a bin are
+stretched until they vary at least as much as independent counts would. Values that are expected
+less than five times are joined (`dense_bins`).
 
-*Days.* A campaign, an outage or a weekend moves all users of a day at once, which users cannot
-show. So the reference's counts per day are asked how much more they vary around its own shares
-than its users explain. That variance t2_b of a day's share is added to both sides: to each as much
-as its days let through,
+*Days.* A campaign, an outage or a weekend moves all users of a day at once, which the differences
+between users cannot show. So we measure how much more the reference's counts per day vary around
+its own shares than its users explain. This variance t2_b of a day's share is added to both sides.
+Each side gets the part of it that remains when its days are taken together,
 
     t2_b sum_d n_d^2 / N^2              n_d: all counts of day d
 
-so that a window of one day is allowed more than one of a month. Fewer than MIN_DAYS days measure
-nothing. Examples have no days, and nor has the sample of words.
+so a window of one day is allowed more noise than a window of a month. With fewer than MIN_DAYS days
+nothing is measured. Examples have no days, and neither has the sample of words.
 
-Sums of signs and counts are whole numbers, which no order of adding changes: the draws are the
-same on every machine.
+Sums of signs and counts are whole numbers, so the order of adding does not matter, and the draws
+are the same on every machine.
 
-A profile of an earlier version has no cells. Then each count is drawn alone (a multinomial), on as
-many fewer as the other side's *design effect* says: how much more its shares vary between groups
-than if every count were a unit (Rao and Scott 1981).
+A profile of an earlier version has no cells. Then each count is drawn alone (a multinomial). The
+number of counts is divided by the other side's *design effect* (Rao and Scott 1981). It says how
+much more the shares vary between groups than if every count were a unit.
 
 Arrays: D = draws, G = groups, T = days, B = bins.
 """
@@ -55,18 +56,19 @@ from rft.drift.effects import Floats
 from rft.reports import Feature
 
 TIE = 1e-9
-"""Effects closer than that are equal: sums of floats differ in their last bits."""
+"""Effects closer than this are equal: sums of floats differ in their last bits."""
 EXPECTED = 5.0
-"""A bin stands alone if so many independent counts are expected in it on either side ..."""
+"""A bin is not joined with others if at least so many independent counts are expected in it on each
+side ..."""
 MET = 10
 """... or so many groups have met it."""
 MIN_DAYS = 5
-"""A reference of so many days tells how days differ."""
+"""A reference needs so many days to show how days differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One window's counts of a feature: in all, and by group where the profile has cells."""
+    """One window's counts of a feature: the totals, and by group where the profile has cells."""
 
     counts_B: Floats
     cells_GB: Floats | None  # without empty groups
@@ -92,7 +94,8 @@ class Side:
 
     @property
     def of_one_day(self) -> float:
-        """How much of a day's noise the window lets through: 1 / days, if all are equally full."""
+        """Return the part of a day's variance that remains in the whole window: 1 / days, if all
+        are equally full."""
         if self.days_TB is None:
             return 1.0
         return float((self.days_TB.sum(axis=1) ** 2).sum()) / self.total**2
@@ -126,7 +129,7 @@ def dense_bins(reference: Side, current: Side, rest: int | None = None) -> NDArr
     rare = np.flatnonzero(~alone_B)
     if not len(rare):
         return new_B
-    # As many joint bins as their sum allows, all about as full.
+    # As many joined bins as their sum allows, all about equally full.
     num_joint = max(1, int(expected_B[rare].sum() // (2 * EXPECTED))) if rest is None else 1
     new_B[rare] = np.count_nonzero(alone_B) + effects.equal_bins(expected_B[rare] * 1e6, num_joint)
     return new_B
@@ -136,8 +139,8 @@ def design_effect(side: Side, pooled_B: Floats) -> float:
     """Return how much more the shares vary between groups than if every count were a unit; at least
     1.
 
-    (sum of the bins' standard errors by group / by count) squared: the factor by which noise enters
-    the total variation.
+    It is (sum of the bins' standard errors by group / by count) squared: the factor by which noise
+    enters the total variation.
     """
     total = side.counts_B.sum()
     if side.cells_GB is None or side.num_groups < 2:
@@ -154,8 +157,8 @@ def design_effect(side: Side, pooled_B: Floats) -> float:
 def null_draws(
     reference: Side, current: Side, num_draws: int, rng: np.random.Generator, cumulative: bool = False
 ) -> tuple[Floats, Floats]:
-    """Draw the shares of pairs of windows that differ by chance alone, or the cumulative sums of
-    these over the bins. A share that was drawn may lie below 0."""
+    """Draw the shares of pairs of windows that differ by chance alone, or their cumulative sums
+    over the bins. A drawn share may lie below 0."""
     pooled_B = effects.shares(reference.counts_B + current.counts_B)
     day_B = day_variance(reference, cumulative)
     reference_DB = _drawn(reference, current, pooled_B, day_B, num_draws, rng, cumulative)
@@ -171,13 +174,15 @@ def day_variance(reference: Side, cumulative: bool = False) -> Floats:
         return np.zeros(len(reference.counts_B))
     share_B = effects.shares(reference.counts_B)
     by_user_B, by_day_B = (_spread(rows, share_B, cumulative) for rows in (cells_GB, days_TB))
-    # As a variance measured on T days allows: that of t with T - 1 degrees of freedom.
+    # A variance measured on T days is uncertain. Widen it to the variance of a t distribution with
+    # T - 1 degrees of freedom.
     few = (len(days_TB) - 1) / (len(days_TB) - 3)
     return few * np.maximum(by_day_B - by_user_B, 0) / (days_TB.sum(axis=1) ** 2).sum()
 
 
 def day_factor(reference: Side) -> float:
-    """Return how many times wider than that of its users its days make the noise of a window."""
+    """Return how many times wider the noise of a window is with its days than with its users
+    alone."""
     if reference.cells_GB is None:
         return 1.0
     by_user_B = _spread(reference.cells_GB, effects.shares(reference.counts_B), cumulative=False)
@@ -186,7 +191,7 @@ def day_factor(reference: Side) -> float:
 
 
 def _spread(rows: Floats, share_B: Floats, cumulative: bool) -> Floats:
-    """Return the variance of a window's counts as its rows show it, at least that of independent
+    """Return the variance of a window's counts between its rows, but at least that of independent
     counts."""
     size = rows.sum(axis=1)
     if cumulative:
@@ -227,13 +232,13 @@ def _drawn(
 
 
 def _wider(cells_GB: Floats, size_G: Floats, pooled_B: Floats, wanted_B: Floats) -> Floats:
-    """Return the factor per bin that its residuals are stretched by, so that they vary as much as
-    is wanted."""
+    """Return for each bin the factor that stretches its residuals until they vary as much as is
+    wanted."""
     measured_B = ((cells_GB - size_G[:, None] * pooled_B) ** 2).sum(axis=0)
     return np.sqrt(np.divide(wanted_B, measured_B, out=np.zeros_like(measured_B), where=measured_B > TIE))
 
 
 def p_value(observed: float, null_D: Floats) -> float:
-    """Return the share of draws at least as far, the observation included: never 0. Ties within
-    rounding count as draws that are as far."""
+    """Return the share of draws that are at least as far, counting the observation as one: never 0.
+    A tie within rounding counts as a draw that is as far."""
     return float((1 + np.count_nonzero(null_D >= observed - TIE)) / (1 + len(null_D)))

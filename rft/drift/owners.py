@@ -1,9 +1,9 @@
-"""Whom a row of a window belongs to: a group of users, and a day.
+"""Say to whom a row of a window belongs: to a group of users, and to a day.
 
-Noise is measured between users and between days (rft/drift/noise.py), so each count is kept
-twice: in the row of its group, of which there are 256, and in that of its day, of which there are
-64 (rft/traffic/schema.py). One matrix holds both, one below the other, and is added up, joined
-and made coarser as one.
+Noise is measured between users and between days (rft/drift/noise.py), so each count is kept twice:
+in the row of its group and in the row of its day. There are 256 groups and 64 days
+(rft/traffic/schema.py). One matrix holds both, with the days below the groups, so that both are
+added up, joined and made coarser together.
 
 Suffixes of arrays: N = items, R = rows of both kinds, B = bins.
 """
@@ -56,7 +56,7 @@ def totals(counts_RB: Integers) -> Integers:
 
 
 def cells_of(matrix: Any) -> list[list[int]]:
-    """Return for each row, in turn, a bin and its count."""
+    """Return a list for each row: a bin, its count, the next bin, its count, and so on."""
     matrix = np.asarray(matrix)
     row_of, bin_of = np.nonzero(matrix)
     pairs = np.stack([bin_of, matrix[row_of, bin_of]], axis=1).astype(np.int64)

@@ -1,8 +1,10 @@
-"""The parts of a snapshot, as tasks that a process or a worker of Spark can do.
+"""Read the parts of a snapshot, as tasks for a process or a worker of Spark.
 
-count_parts(plan, task)     counts the columns of some neighboring parts
-choose(size, task)          takes a sample of their rows
-read_texts(task)            reads what the user wrote in chosen rows of one part
+The functions:
+
+    count_parts(plan, task)     counts the columns of some neighboring parts
+    choose(size, task)          takes a sample of their rows
+    read_texts(task)            reads what the user wrote in chosen rows of some parts
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rft.drift.sample import BATCH_ROWS, Sample, texts_of_part
 from rft.errors import UserError
 
 COUNT_ROWS = 65_536
-"""Rows of a batch that is counted."""
+"""Rows that are counted at a time."""
 _SCRATCH = "Delete the snapshot's folder: it is made again from the log."
 
 Task = tuple[tuple[int, Path], ...]
@@ -28,7 +30,7 @@ Task = tuple[tuple[int, Path], ...]
 
 
 def count_parts(plan: Plan, task: Task) -> Partial:
-    """Count some parts. It runs where the engine wants."""
+    """Count some parts. The engine decides where it runs."""
     found = counting.empty(plan)
     for number, path in task:
         counting.add(found, _batches(path, plan), plan, number)
@@ -36,7 +38,8 @@ def count_parts(plan: Plan, task: Task) -> Partial:
 
 
 def tasks_of(parts: Sequence[Path], num_rows: int) -> list[Task]:
-    """Group parts into tasks of at least so many rows, since a process costs a second to start."""
+    """Group parts into tasks of at least so many rows, because a process takes a second to
+    start."""
     tasks: list[Task] = []
     task: list[tuple[int, Path]] = []
     held = 0
@@ -63,7 +66,7 @@ def _opened(path: Path, wanted: Sequence[str] = ()) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path)
         missing = [name for name in wanted if name not in file.schema_arrow.names]
-        if wanted and not missing:  # texts that repeat are read as numbers; Arrow cannot for lists
+        if wanted and not missing:  # texts that repeat are read as numbers, which Arrow cannot do for lists
             texts = [name for name in wanted if pa.types.is_string(file.schema_arrow.field(name).type)]
             repeating = [name for name in texts if name != "messages"]
             file = pq.ParquetFile(path, read_dictionary=repeating, metadata=file.metadata)
@@ -88,8 +91,8 @@ def choose(size: int, task: Task) -> Sample:
 
 
 def read_texts(task: tuple[tuple[int, Path, list[int]], ...]) -> dict[tuple[int, int], str]:
-    """Read what the user wrote in rows of some parts. `task`: for each its number, its path and the
-    rows; the texts come by number and row."""
+    """Read what the user wrote in rows of some parts. `task`: the number, path and rows of each
+    part. The texts are returned by number and row."""
     found: dict[tuple[int, int], str] = {}
     for number, path, rows in task:
         try:

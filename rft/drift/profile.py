@@ -1,14 +1,15 @@
-"""The profile of a window of traffic: its features (rft/drift/features.py), counted.
+"""Profile a window of traffic: count its features.
 
     of_parts(parts, plan, source)     a snapshot, part by part, in one process, several, or on Spark
     of_table(table, plan, source)     conversations in memory, in the columns of a snapshot
     of_examples(examples, plan, ..)   the inputs of training examples
 
-Counting has two passes. The first reads the columns of every conversation, and the hashes by which
-a sample is chosen (rft/drift/counting.py). The second reads the messages of that sample
-(rft/drift/sample.py). Whatever counts, and however the rows are split, the profile has the same
-bytes. It holds no text of a conversation: words are hashed. Names of tools, shapes of their
-arguments and values of declared categories are kept as they are.
+The features are those of rft/drift/features.py. Counting has two passes. The first reads the
+columns of every conversation, and the hashes by which a sample is chosen (rft/drift/counting.py).
+The second reads the messages of that sample (rft/drift/sample.py). Whichever engine counts, and
+however the rows are split, the profile has the same bytes. It holds no text of a conversation:
+words are hashed. Names of tools, shapes of their arguments and values of declared categories are
+kept as they are.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from rft.drift.encoder import Encoder
 
 PHRASES = 500
-"""Conversations of the sample of which a profile keeps the words in order, or the meaning."""
+"""A profile keeps the words in order, or the meaning, of so many conversations of the sample."""
 WORDS = 200
-"""Words of each that it keeps. 500 of them are at most 500 KB."""
+"""It keeps so many words of each. 500 conversations take at most 500 KB."""
 _ROWS_PER_TASK = 100_000
 
 
@@ -62,7 +63,8 @@ def of_table(table: pa.Table, plan: Plan, source: str) -> Profile:
 
 
 def finish(total: Partial, plan: Plan, source: str, texts: Sequence[str]) -> Profile:
-    """Make the profile of all counts. `texts`: what the user wrote, in the order of the sample."""
+    """Make the profile from all counts. `texts`: what the user wrote, in the order of the
+    sample."""
     found = counting.features(total, plan, _sampled(total.sample, texts, _encoder(plan)))
     return Profile(source=source, num_conversations=total.num_conversations, features=found)
 
@@ -74,12 +76,12 @@ def of_examples(examples: Sequence[Example], plan: Plan, source: str) -> Profile
 
 
 _NO_TIME = "1970-01-01T00:00:00Z"
-"""Examples have no time, and no feature looks at it."""
+"""Examples have no time, and no feature uses it."""
 
 
 def reference(params: Params, loaded: Recipe, plan: Plan) -> Profile:
-    """Find what a window is compared with: the champion's profile, or before the first promotion
-    that of the recipe's training examples."""
+    """Find the profile that a window is compared with: the champion's, or before the first
+    promotion, that of the recipe's training examples."""
     champion = stage_files.champion()
     if champion.profile_path is not None:
         path = stage_files.folder("champion") / champion.profile_path
@@ -123,7 +125,7 @@ def _texts_of_parts(chosen: Sample, tasks: Sequence[Task], engine: Engine) -> li
 def _sampled(chosen: Sample, texts: Sequence[str], encoder: Encoder | None) -> dict[str, Feature]:
     """Count words of the sample by hash, and keep those of its first conversations in order."""
     hashes = [[word_hash(word) for word in words(text)] for text in texts]
-    counts_RB = np.zeros((owners.ROWS, BUCKETS), np.int64)  # a sample is too small for its days
+    counts_RB = np.zeros((owners.ROWS, BUCKETS), np.int64)  # a sample is too small to count its days
     for group, row in zip(chosen.groups.tolist(), hashes, strict=True):
         counts_RB[group] += np.bincount(np.array(row, np.int64) % BUCKETS, minlength=BUCKETS)
     vocabulary = Feature(
@@ -152,6 +154,6 @@ def _sampled(chosen: Sample, texts: Sequence[str], encoder: Encoder | None) -> d
 def _encoder(plan: Plan) -> Encoder | None:
     if plan.embedder is None:
         return None
-    from rft.drift import encoder  # only where it is asked for: it loads torch
+    from rft.drift import encoder  # imported only here, because it loads torch
 
     return encoder.load(plan.embedder)

@@ -1,11 +1,12 @@
-"""What a window is compared with: profiles of all that should look like production.
+"""Find what a window is compared with: profiles of all that should look like production.
 
     train         the champion's profile; before the first promotion the recipe's training examples
     validation    the recipe's validation examples
-    test          the recipe's test examples: their inputs only, nothing is played on them here
-    window        the traffic that the champion's run saw: what an agent did is in no example
+    test          the recipe's test examples: only their inputs, no rollout is played on them here
+    window        the traffic that the champion's run saw, because examples do not say what an agent
+                  did
 
-Each is there where it can be had.
+A reference that is not available is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def from_params(params: Params, loaded: Recipe, plan: Plan) -> dict[Against, Pro
 
 
 def champions_window() -> Profile | None:
-    """Read the profile of the traffic that the champion's run saw, where it brought one."""
+    """Read the profile of the traffic that the champion's run saw, if the run left one."""
     champion = stage_files.champion()
     if champion.window_path is None:
         return None

@@ -1,12 +1,12 @@
-"""The sample that is read as text: one conversation of each of a few units.
+"""Choose the sample that is read as text: one conversation of each of a few units.
 
 To count words, a conversation must be read, so words are counted on a sample. Its rows must be
-independent, so it takes one conversation of a unit. Which units, and which conversation, their
-hashes decide: the units with the smallest hashes, and of each the conversation with the smallest.
-So the sample does not depend on the order of the rows, and that of two parts together is taken from
-the samples of both. (The last byte of a unit's hash is its group; the sample goes by the others.)
+independent, so it takes one conversation of a unit. Hashes decide which: the units with the
+smallest hashes, and of each unit the conversation with the smallest hash. So the sample does not
+depend on the order of the rows, and the sample of two parts together is taken from the samples of
+both. (The last byte of a unit's hash is its group; the sample uses the other bytes.)
 
-First only hashes are read, to choose the rows, and then the messages of the chosen ones.
+First only hashes are read, to choose the rows. Then the messages of the chosen rows are read.
 """
 
 from __future__ import annotations

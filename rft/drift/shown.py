@@ -1,8 +1,8 @@
-"""What moved, in words and in bars, for people.
+"""Say what moved, in words and in bars, for people.
 
 A number is summed up by its mean and quantiles, and shown in about ten ranges that hold equal
-counts of both sides together. A category is shown by the values that moved most, and the rest
-together.
+counts of both sides together. A category is shown by the values that moved most; the rest share one
+bar.
 
 Arrays: B = bins.
 """
@@ -26,7 +26,7 @@ NUMBER_BARS = 10
 
 # -- words -----------------------------------------------------------------------------------------
 def summary(feature: Feature, names: Names) -> str:
-    """Sum up one side."""
+    """Summarize one side."""
     if feature.kind == "numeric" and sum(feature.counts):
         mean = "" if feature.mean is None else f"mean {feature.mean:.4g}, "
         return f"{mean}P50 {_quantile(feature, 0.5):.3g}, P95 {_quantile(feature, 0.95):.3g}"
@@ -40,7 +40,7 @@ def summary(feature: Feature, names: Names) -> str:
 def moved(values: Sequence[str], reference_B: Any, current_B: Any, names: Names) -> str:
     """Name the three values that moved most."""
     before, now = effects.shares(reference_B), effects.shares(current_B)
-    # A hash bucket is named by a word of this window, which says nothing of what the bucket lost.
+    # A hash bucket is named by a word of this window, which does not say what the bucket lost.
     gap = np.abs(now - before) if names is str else now - before
     most = sorted(range(len(values)), key=lambda n: (-gap[n], values[n]))[:3]
     shares = ", ".join(f"{names(values[n])} {before[n]:.1%} -> {now[n]:.1%}" for n in most if now[n] != before[n])
@@ -60,7 +60,7 @@ def number_bars(edges: Sequence[float], reference_B: Any, current_B: Any) -> lis
     met = np.flatnonzero(reference + current)
     if not len(met):
         return []
-    # Equal weight for both sides, so that a short window is seen beside a long one.
+    # Both sides have equal weight, so that a short window is visible beside a long one.
     range_B = effects.equal_bins((reference + current) * 1e6, NUMBER_BARS)
     bars: list[Bar] = []
     for number in range(int(range_B.max()) + 1):

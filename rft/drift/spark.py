@@ -1,9 +1,9 @@
 """Apply a function to the parts of a snapshot on Apache Spark.
 
-A cluster that exists already can count a window that is too large for one machine. Spark gets one
-row per item: its number, and the pickled function and item. `mapInArrow` runs the function where
-Spark wants, and sends back the number and the pickled result, so this file is all that knows of
-Spark. The driver sorts the results by number.
+An existing cluster can count a window that is too large for one machine. Spark gets one row per
+item: its number, and the pickled function and item. `mapInArrow` runs the function where Spark
+chooses, and sends back the number and the pickled result. So only this file knows about Spark. The
+driver sorts the results by number.
 
 The workers need agent-rft in their Python and the parts under the same path, as on a shared file
 system. PySpark is the extra `spark`; it needs Java 17 or later.
@@ -52,7 +52,7 @@ def mapped(function: Callable[[Any], Any], items: Sequence[Any], master: str) ->
 
 
 def _run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run on a worker of Spark. An error that is the user's travels back as a result."""
+    """Run on a worker of Spark. A user's error is sent back as a result."""
     for batch in batches:
         for number, call in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
             function, item = pickle.loads(call)
@@ -77,5 +77,5 @@ def _session(master: str) -> Any:
     os.environ["PYTHONPATH"] = str(ROOT)
     builder = sql.SparkSession.builder.master(master).appName("agent-rft").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    # a task per part, however small: adaptive plans would join them, and one worker count them all
+    # a task per part, however small: adaptive plans would join them, and one worker would count all
     return builder.config("spark.sql.adaptive.enabled", "false").getOrCreate()

@@ -1,14 +1,14 @@
-"""How well does a classifier tell two samples of conversations apart by their words?
+"""Measure how well a classifier tells two samples of conversations apart by their words.
 
 If nothing changed, no classifier can do better than chance: its AUC on conversations that it was
-not fitted on is 0.5. The words are hashed, and so are pairs of neighbors, so that a changed order
-is seen too. The sample holds one conversation per unit of dependence, so its rows are independent,
-and chance is exact: the same classifier under labels that were shuffled. Its AUC has an interval
-beside it (DeLong, DeLong and Clarke-Pearson 1988), which says how well the windows can be told
-apart where the p-value says that they can.
+not fitted on is 0.5. The words are hashed, and so are pairs of neighboring words, so that a changed
+order is seen too. The sample holds one conversation per unit of dependence, so its rows are
+independent, and the same classifier under shuffled labels shows exactly what chance does. The AUC
+has an interval (DeLong, DeLong and Clarke-Pearson 1988). The p-value says whether the windows can
+be told apart; the interval says how well.
 
-Kernel ridge on unit-length rows: held-out scores are a fixed matrix times the labels, so refitting
-for every shuffle is one product. All folds share one inverse.
+The classifier is kernel ridge on unit-length rows. Held-out scores are a fixed matrix times the
+labels, so refitting for every shuffle is one product. All folds share one inverse.
 
 Arrays: D = draws (shuffles), N = conversations, B = bins of hashed words, F = conversations of a
 fold.
@@ -30,13 +30,13 @@ from rft.drift.effects import Floats
 from rft.traffic.texts import HASHES
 
 MOST_ROWS = 700
-"""Conversations of a side that the classifier is given: time grows with their third power."""
+"""The most conversations of a side that the classifier gets: time grows with their third power."""
 FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How well the sides are told apart. `shuffled(num)`: so many AUCs under shuffled labels."""
+    """How well the sides are told apart. `shuffled(num)` gives `num` AUCs under shuffled labels."""
 
     auc: float
     low: float
@@ -77,13 +77,13 @@ def tell_apart(rows_NB: sparse.csr_matrix, labels_N: Any, seed: int, folds: int 
     fitted: list[tuple[Any, Any, Any]] = []
     for fold in range(folds):
         held, kept = np.flatnonzero(fold_N == fold), np.flatnonzero(fold_N != fold)
-        # What a fit without the held rows says of them, from the inverse of all rows.
+        # The scores of the held-out rows by a fit without them, from the inverse of all rows.
         smoother = -np.linalg.solve(inverse_NN[np.ix_(held, held)], inverse_NN[np.ix_(held, kept)])
         fitted.append((held, kept, smoother))
     mean = labels_N.mean()
 
     def scored(labels_ND: Floats) -> list[tuple[Any, Any]]:
-        # Rounded, so that equal rows tie instead of being ranked by the last bit.
+        # Rounded, so that equal rows tie and are not ranked by the last bit.
         return [(np.round(smoother @ (labels_ND[kept] - mean), 9), labels_ND[held]) for held, kept, smoother in fitted]
 
     def shuffled(num: int) -> Floats:
@@ -98,7 +98,7 @@ def tell_apart(rows_NB: sparse.csr_matrix, labels_N: Any, seed: int, folds: int 
 def pairs_won(scores_N: Any, labels_N: Floats) -> tuple[Any, Any]:
     """Count the pairs in which a current row (1) scores above a reference row (0), and all pairs.
 
-    Ties count half. The quotient is the AUC. Columns of a 2-D array are separate problems.
+    Ties count half. The quotient is the AUC. Columns of a 2-D array are counted separately.
     """
     num_current = labels_N.sum(axis=0)
     won = (rankdata(scores_N, axis=0) * labels_N).sum(axis=0) - num_current * (num_current + 1) / 2
@@ -118,7 +118,8 @@ def _aucs(folds: list[tuple[Any, Any]]) -> Floats:
 
 
 def _interval(auc: float, folds: list[tuple[Any, Any]], confidence: float = 0.95) -> tuple[float, float]:
-    """DeLong's interval, the folds as strata: each row's share of the pairs that it won."""
+    """Compute DeLong's interval, with folds as strata, from each row's share of pairs that it
+    won."""
     all_pairs = sum(labels.sum() * (1 - labels).sum() for _, labels in folds)
     variance = 0.0
     for scores_F, labels_F in folds:

@@ -1,17 +1,16 @@
-"""Great Expectations, in bounded memory: validate tables piece by piece, and write one page per
-table.
+"""Validate tables piece by piece with Great Expectations, and write one page per table.
 
-A table comes as pieces, pandas frames of some 100,000 rows, of which one at a time is in memory.
-Great Expectations judges each piece. Its own verdict on a piece is not ours: 3 % of bad rows in one
-piece may be 0.1 % of the table. So the counts of rows and of bad rows are summed over the pieces,
-and the contract is decided on the sums. Data Docs gets the sums as well, under one result per
-table. The page says over how many pieces they are. What it shows as examples are the first bad
-values met. A value twice is found where both stand in one piece.
+A table comes as pieces: pandas frames of some 100,000 rows. Only one piece is in memory at a time.
+Great Expectations judges each piece. We do not use its own verdict on a piece: 3 % of bad rows in
+one piece may be 0.1 % of the table. So the counts of rows and of bad rows are summed over the
+pieces, and the contract is decided on the sums. Data Docs gets the sums as well, under one result
+per table. The page says how many pieces were summed. Its examples are the first bad values met. A
+repeated value is found only if both rows are in one piece.
 
 Great Expectations turns an exception inside an expectation into `success=False`. Here it is a
-pipeline error: never drift, never a broken contract. Data Docs holds times and random ids, so it is
-outside every claim of equal bytes. It shows values as HTML. They come from a log, so they are
-escaped before it sees them.
+pipeline error: never drift, never a broken contract. Data Docs holds times and random ids, so its
+bytes differ each time. It shows values as HTML. The values come from a log, so they are escaped
+before Data Docs sees them.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 20
-"""Bad values that a page lists."""
+"""The most bad values that a page lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """A session of Great Expectations that leaves nothing behind but its pages."""
+    """A session of Great Expectations that leaves only its pages behind."""
 
     context: Any
     source: Any
@@ -51,10 +50,12 @@ class Validation:
     def table(
         self, name: str, pieces: Iterable[pd.DataFrame], expectations: Sequence[Any], max_bad_share: float
     ) -> list[Contract]:
-        """Validate a table and keep a page about it. Contracts come in the order of `expectations`.
+        """Validate a table and keep a page about it. The contracts are in the order of
+        `expectations`.
 
-        `max_bad_share` holds for the expectations that set `mostly`; the others allow no bad row.
-        There is at least one piece. Raises InfrastructureError when an expectation itself raised.
+        `max_bad_share` applies to the expectations that set `mostly`; the others allow no bad row.
+        `pieces` has at least one piece. Raises InfrastructureError when an expectation itself
+        raised.
         """
         import great_expectations as gx
 
@@ -78,7 +79,7 @@ class Validation:
         return contracts
 
     def _keep(self, name: str, whole: Any, header: str) -> None:
-        """Store the sums as the table's one result, from which Data Docs makes the page."""
+        """Store the sums as the table's only result, from which Data Docs makes the page."""
         from great_expectations.core.run_identifier import RunIdentifier
         from great_expectations.data_context.types.resource_identifiers import (
             ExpectationSuiteIdentifier,
@@ -108,18 +109,18 @@ class Validation:
 
 @contextmanager
 def writing(docs: Path) -> Iterator[Validation]:
-    """Give a Validation. Its pages replace `docs` at the end, but not after an exception."""
+    """Yield a Validation. Its pages replace `docs` at the end, but not after an exception."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
-    with warnings.catch_warnings():  # its import goes through deprecated modules of the standard library
+    with warnings.catch_warnings():  # its import uses deprecated modules of the standard library
         warnings.simplefilter("ignore")
         import great_expectations as gx
 
         import rft.drift.expectations  # noqa: F401  # registers our own
-    # it logs its temporary folders
+    # otherwise it logs its temporary folders
     logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
     context: Any = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    docs = docs.resolve()  # Great Expectations takes no relative folder
+    docs = docs.resolve()  # Great Expectations does not accept a relative folder
     docs.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=docs.parent, prefix=".docs-") as part:
         _send_docs_to(context, Path(part) / "site")
@@ -174,11 +175,11 @@ def _decide(result: Any, max_bad_share: float) -> None:
     total["unexpected_percent_total"] = 100 * bad / max(rows, 1)
     if "missing_count" in total:
         total["missing_percent"] = 100 * missing / max(rows, 1)
-    total.pop("partial_unexpected_index_list", None)  # positions in a piece say nothing
+    total.pop("partial_unexpected_index_list", None)  # positions in a piece mean nothing
 
 
 def _escape(result: dict[str, Any]) -> None:
-    """Make what a page shows of a result safe: Data Docs writes these values as HTML."""
+    """Make the values of a result safe to show: Data Docs writes them as HTML."""
     if isinstance(result.get("observed_value"), str):
         result["observed_value"] = html.escape(result["observed_value"])
     if "partial_unexpected_list" in result:
@@ -191,7 +192,7 @@ def _escape(result: dict[str, Any]) -> None:
 
 def _assert_ran(result: Any) -> None:
     info = result.exception_info or {}
-    # One exception, or several by the name of the metric that raised.
+    # One exception, or several, keyed by the metric that raised.
     raised = [found for found in (info, *info.values()) if isinstance(found, dict) and found.get("raised_exception")]
     if raised:
         config = result.expectation_config

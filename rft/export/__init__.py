@@ -1,27 +1,29 @@
-"""An agent in a folder, to be served elsewhere: weights, prompt, tools, sampling settings, chat
-template, and how to start it.
+"""Write an agent into a folder, to be served elsewhere.
 
     write(params, target, origin, ...) -> Manifest
 
-in a folder that holds the agent as a stage finds it (data/policy, data/champion, the recipe)
+is called in a folder that holds the agent as a stage finds it: data/policy, data/champion and the
+recipe. It writes these files:
 
-    README.md               how to serve it with vLLM, and how to ask it
+    README.md               how to serve it with vLLM, and how to send a request
     manifest.json           where it comes from, and the SHA-256 of each file
     adapter/                LoRA weights in peft's format, byte for byte as trained; base/ is the
-                            base model, when it exists nowhere else
+                            base model, if it exists nowhere else
     model/                  or one whole model: merged in float32 and cast once, trained full
-                            weights, or a base model without weights on it
-    tokenizer/              of a base model that is named, and not copied
-    chat_template.jinja     the one that the rollouts were rendered with
+                            weights, or a base model without trained weights
+    tokenizer/              the tokenizer of a base model that is named and not copied
+    chat_template.jinja     the template that rendered the rollouts
     system_prompt.txt, prompt.json, tools.json, sampling.json, generation_config.json, request.json
 
-    manifest    what manifest.json says: which agent, and every file
-    merge       base and adapter as one model, and how far the cast moved it
-    vllm        the README: the line that starts vLLM, for each family of models
+These are the modules:
 
-Everything is verified: weights and base model must have the hashes that their reports name, and the
-exported prompt, tools, tokenizer and template must render the openings of recorded rollouts to the
-very tokens that the policy was given. A given base model is hashed too, by what the run pinned.
+    manifest    what manifest.json says: which agent, and every file
+    merge       makes one model from base and adapter, and measures how far the cast moved it
+    vllm        the README, with the line that starts vLLM for each family of models
+
+Everything is verified. Weights and base model must have the hashes that their reports name. A given
+base model must have the hash that the run pinned. The exported prompt, tools, tokenizer and
+template must render recorded openings to exactly the tokens that the policy was given.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ def write(
     dtype: Dtype | None = None,
     seen: Sequence[LogRow] = (),
 ) -> Manifest:
-    """Write the export. `seen`: recorded rollouts of this agent. Raises UserError when the export
-    would differ from what they show, or a hash is wrong."""
+    """Write the export. `seen`: recorded rollouts of this agent. Raises UserError if the export
+    would differ from them, or if a hash is wrong."""
     ours, made, pointer = recipe.load(params.recipe), stage_files.champion(), stage_files.read(PolicyReport)
     prompt = champion_prompt(ours)
     if pointer.kind == "served" and (merge or dtype):
@@ -130,7 +132,7 @@ def _weights(
         return base, Weights(kind="none", sha256=None, path=None)
     if pointer.kind == "embedded":
         _assert_hash("the base model", files.tree_sha256(source.folder), pointer.sha256)
-    # a given one was verified when its source was found, unless nothing of it was pinned
+    # a given model was verified when its source was found, if the run pinned it
     is_pinned = stage_files.model().sha256 is not None or Path(pointer.model).exists()
     base = base.model_copy(update={"verified": is_pinned})
     folder = stage_files.folder("champion") / made.weights_path if made.weights_path else None
@@ -145,7 +147,7 @@ def _weights(
     if folder is not None and made.weights == "lora":
         rank = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["r"]
     if merge or made.weights == "full" or (dtype and made.weights == "none"):
-        # all weights learned in float32, and were judged so
+        # full weights were trained and judged in float32
         as_dtype: Dtype = dtype or ("float32" if made.weights == "full" else params.policy.dtype)
         moved = merging.write(source, made.weights, folder, target / "model", as_dtype, params.policy.dtype)
         weights = Weights(kind=made.weights, sha256=made.weights_sha256, path="model", rank=rank)
@@ -173,7 +175,8 @@ def _assert_hash(what: str, found: str, named: str | None) -> None:
 
 # -- what the policy is told -----------------------------------------------------------------------
 def _tools(ours: Recipe, section: config.Tools) -> list[dict[str, Any]]:
-    """The schemas that a stage offers. Only MCP servers are asked; no other secret is read."""
+    """Return the schemas that a stage offers. Only MCP servers are asked, and only their secrets
+    are read."""
     bare = {"where": "http", "headers": {}, "lifecycle": config.Lifecycle()}
     bare |= dict.fromkeys(("signing_secret", "server_url", "version"))
     bare["endpoints"] = [endpoint.model_copy(update={"headers": {}}) for endpoint in section.endpoints]
@@ -187,7 +190,8 @@ def _tools(ours: Recipe, section: config.Tools) -> list[dict[str, Any]]:
 
 
 def _assert_seen(chat: Chat | None, seen: Sequence[LogRow], prompt: PromptSettings, params: config.Params) -> int:
-    """Compare recorded openings with the tokens that the policy was given; return how many."""
+    """Render recorded openings again, and compare them with the tokens that the policy was given.
+    Return how many were compared."""
     told: dict[str, LogRow] = {}
     for row in seen:
         if row.ids:
@@ -214,7 +218,7 @@ def _not_compared(chat: Chat | None, origin: Origin) -> str:
 
 def _difference(told: str, now: str) -> str:
     if told == now:
-        return "the opening is the same text, and now other tokens"
+        return "the opening is the same text, but has other tokens now"
     equal = (a == b for a, b in zip(told, now, strict=False))
     place = next((n for n, same in enumerate(equal) if not same), min(len(told), len(now)))
     part = slice(max(0, place - 20), place + 40)
@@ -224,7 +228,7 @@ def _difference(told: str, now: str) -> str:
 def _request(
     params: config.Params, prompt: PromptSettings, chat: Chat | None, tools: list[dict[str, Any]], origin: Origin
 ) -> dict[str, Any]:
-    """A first request in OpenAI's form, with all that the rollouts had."""
+    """Return a first request in OpenAI's form, with all that the rollouts had."""
     limits = params.rollout
     opening = opening_of(Example("request", ({"role": "user", "content": QUESTION},)), prompt, limits)
     messages: list[Message] = list(opening.messages)
@@ -247,7 +251,8 @@ def _request(
 
 
 def _sampling(params: config.Params, prompt: PromptSettings, made: Champion) -> dict[str, Any]:
-    """The rollouts' limits: the server keeps the first half, whoever runs the tools the rest."""
+    """Return the rollouts' limits. The server applies the first half, and the program that runs the
+    tools applies the rest."""
     limits = params.rollout
     return {
         "temperature": params.challenger.temperature,
@@ -266,8 +271,8 @@ def _sampling(params: config.Params, prompt: PromptSettings, made: Champion) -> 
 
 
 def _generation(params: config.Params, chat: Chat) -> dict[str, Any]:
-    """In transformers' form. Rollouts are drawn from the whole distribution: nothing is filtered,
-    whatever the base model's own file says."""
+    """Return the sampling settings in transformers' form. Rollouts sample from the whole
+    distribution, so nothing is filtered, even if the base model's own file says so."""
     pad = chat.tokenizer.pad_token_id
     ends = {"eos_token_id": list(chat.end_ids), **({} if pad is None else {"pad_token_id": pad})}
     return {"do_sample": True, "temperature": params.challenger.temperature, "top_k": 0, "top_p": 1.0, **ends}

@@ -1,4 +1,4 @@
-"""What `manifest.json` of an export says: which agent it is, and the SHA-256 of every file."""
+"""The fields of an export's `manifest.json`: which agent it is, and the SHA-256 of every file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Origin(Report):
-    """Which agent it is. `version` is None for one that was never promoted."""
+    """Which agent it is. `version` is None for an agent that was never promoted."""
 
     model: str
     version: int | None
@@ -22,7 +22,7 @@ class Origin(Report):
     revision: str
     standing: str
     withdrawn: bool = False
-    """It was promoted, and rolled back since."""
+    """Whether it was promoted and then rolled back."""
 
     @property
     def approved(self) -> bool:
@@ -34,7 +34,7 @@ class Origin(Report):
 
 
 class Base(Report):
-    """The base model. `path`: in the export; None when it is only named."""
+    """The base model. `path` is in the export. None: the model is only named."""
 
     kind: Literal["embedded", "warm_started", "given", "served"]
     name: str
@@ -44,7 +44,7 @@ class Base(Report):
 
 
 class Weights(Report):
-    """The trained weights. `sha256`: as the train report has it."""
+    """The trained weights. `sha256` is the hash from the train report."""
 
     kind: Literal["lora", "full", "none"]
     sha256: str | None
@@ -66,13 +66,13 @@ class Manifest(Report):
     weights: Weights
     prompt_sha256: str
     tool_format: str | None
-    """None: a chat endpoint writes and reads its tool calls itself."""
+    """None for a chat endpoint, which writes and reads its tool calls itself."""
     max_tokens: int | None
     openings_compared: int
     not_compared: str | None = None
-    """Why no recorded opening was compared, when none was."""
+    """Why no recorded opening was compared, if none was."""
     template_problems: list[str]
-    """Where the template, given a whole dialogue each turn, differs from what a rollout held."""
+    """Where the template renders a whole dialogue to other text than a rollout held."""
     files: dict[str, File] = {}
     serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
-    """How an answer is made of rollouts, as it was judged."""
+    """How an answer is made from rollouts. The gate judged such answers."""

@@ -1,10 +1,10 @@
-"""Merge a base model and what was trained on it: in float32, cast once at the end, and measured.
+"""Merge a base model and its trained weights in float32, cast once, and measure what is lost.
 
-A small change may be lost in the cast: bfloat16 has eight bits, and a change of less than half of
-the last one moves a weight not at all. So the export says how far training and cast moved the
-weights, and how much of the learned change is left: the cosine between the change as learned and
-the change in the files, over all trained weights (rft/models/effect.py). A cast that loses some of
-it is refused: an adapter beside its base, or float32, loses nothing.
+A cast may lose a small change. bfloat16 has eight bits, and a change of less than half of the last
+bit does not move a weight. So the export says how far training and cast moved the weights, and how
+much of the learned change is left. This is the cosine between the change as learned and the change
+in the files, over all trained weights (rft/models/effect.py). A cast that loses some of the change
+is refused. An adapter beside its base loses nothing, and neither does float32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from rft.models.weights import Weights
 
 
 class Moved(reports.Report):
-    """The largest changes of a single weight. `kept`: the cosine; None when nothing was trained."""
+    """The largest changes of a single weight. `kept`: the cosine, or None if nothing was
+    trained."""
 
     by_training: float
     by_cast: float
@@ -34,9 +35,9 @@ class Moved(reports.Report):
 
 @torch.no_grad()
 def write(source: Source, kind: Weights, folder: Path | None, target: Path, dtype: str, judged: str) -> Moved:
-    """Write a model folder with its tokenizer; return what moved. The base weights are those that
-    were judged, rounded to the format `judged`. Raises UserError for a cast that would lose what
-    was learned."""
+    """Write a model folder with its tokenizer, and return how far weights moved. The base weights
+    are rounded to the format `judged`, as when they were judged. Raises UserError for a cast that
+    would lose what was learned."""
     device = torch.device("cpu")
     network, tokenizer = weights.load(source, config.Policy(dtype="float32", device="cpu"), device)
     network = network.to(getattr(torch, judged)).float()
@@ -61,7 +62,8 @@ def write(source: Source, kind: Weights, folder: Path | None, target: Path, dtyp
 
 
 def _changes(network: Any, kind: Weights, folder: Path | None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(base, what training adds) of each trained weight, in float32. The network is not changed."""
+    """Yield (base, what training adds) of each trained weight, in float32. The network is not
+    changed."""
     if kind == "none" or folder is None:
         return
     from safetensors import safe_open

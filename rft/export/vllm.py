@@ -1,8 +1,8 @@
-"""The README of an export: what it is, how to start vLLM with it, a request, what is left to do.
+"""Write the README of an export: what it is, how to start vLLM, a request, and what is left to do.
 
 vLLM has one parser of tool calls per family of models, and a fixed list of limits for an adapter's
-rank. Measured: the line for an embedded policy with its adapter starts vLLM 0.32 on a CPU, which
-renders the request to the engine's own tokens and parses the call that comes back.
+rank. It was measured that the line for an embedded policy with its adapter starts vLLM 0.32 on a
+CPU. That server renders the request to the engine's own tokens, and parses the call in the reply.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rft.rollouts.prompting import num_turns
 PARSERS = {"hermes": "hermes", "llama3": "llama3_json", "mistral": "mistral", "gpt-oss": "openai"}
 """rft/chat/formats.py's name -> vLLM's --tool-call-parser."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What --max-lora-rank may be."""
+"""Values that --max-lora-rank may have."""
 
 
 def family(form: Format) -> str:
-    """The format's name, or that of the family behind a tokenizer's own response template."""
+    """Return the format's name. For a tokenizer's own response template, return its family's."""
     return form.family_name if isinstance(form, Declared) else form.name
 
 
 def line(manifest: Manifest, dtype: str) -> str:
-    """`vllm serve ...`, one setting per line, to be started in the export's folder."""
+    """Return `vllm serve ...`, with one setting per line. It is started in the export's folder."""
     weights, base, name = manifest.weights, manifest.base, manifest.origin.served_name
     source = f"./{base.path}" if base.path else base.name
     if weights.path == "model":
@@ -101,8 +101,8 @@ def _weights(manifest: Manifest) -> str:
         cast = f"The cast moved a weight by {moved.by_cast:.3g} at most."
         lines.append(f"`model/` was merged in float32 and cast once, to {weights.dtype}. {cast}")
         if moved.kept is not None:
-            cosine = f"Cosine of the change as learned and as it stands here: {moved.kept:.4f}."
-            lines.append(f"Training had moved one by {moved.by_training:.3g} at most. {cosine}")
+            cosine = f"Cosine of the learned change and the change in these files: {moved.kept:.4f}."
+            lines.append(f"Training had moved a weight by {moved.by_training:.3g} at most. {cosine}")
     return "## Weights\n" + "\n".join(lines)
 
 
@@ -110,7 +110,7 @@ def _serve(manifest: Manifest, policy: config.Policy) -> str:
     if manifest.base.kind == "served":
         assert policy.server is not None
         where = f"model `{policy.server.model}` at {policy.server.url}"
-        return f"## Serve\nIt is served already: {where}. Only the prompt changes."
+        return f"## Serve\nIt is already served: {where}. Only the prompt changes."
     lines = ["## Serve", "In this folder, with vLLM:", "", "```bash", line(manifest, policy.dtype), "```"]
     if manifest.tool_format not in PARSERS:
         lines += [
@@ -120,8 +120,8 @@ def _serve(manifest: Manifest, policy: config.Policy) -> str:
     if manifest.template_problems:
         lines += [
             "",
-            "A server renders the whole dialogue again each turn. With this template that is not always what the "
-            "rollouts were given:",
+            "A server renders the whole dialogue again each turn. With this template the result is not always "
+            "what the rollouts were given:",
             "",
             *(f"- {problem}" for problem in manifest.template_problems),
         ]
@@ -154,8 +154,8 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
     limits = params.rollout
     lines = [
         "## What your agent does beside the server",
-        "It was judged under these limits and settings (`sampling.json`). The server keeps to the temperature and the "
-        "tokens; the rest is yours:",
+        "It was judged under these limits and settings (`sampling.json`). The server applies the temperature and the "
+        "token limits. The rest is yours:",
         "",
         f"- Call the tools ({', '.join(tool['function']['name'] for tool in tools) or 'none'}), and send each result "
         "back as a `tool` message.",
@@ -182,7 +182,7 @@ def _loop(params: config.Params, prompt: PromptSettings, tools: list[dict[str, A
 
 
 def _answer(serve: config.Serve) -> str | None:
-    """Say how an answer is made of several rollouts, which no server does by itself."""
+    """Explain how to make an answer from several rollouts, which no server does by itself."""
     if serve.is_single:
         return None
     ways = {
@@ -190,17 +190,17 @@ def _answer(serve: config.Serve) -> str | None:
         + (
             "texts without the whitespace around them; an empty one does not count."
             if serve.over == "output_text"
-            else "JSON whatever the order of its keys (RFC 8785); what is not JSON does not count."
+            else "JSON without regard to the order of its keys (RFC 8785); a text that is not JSON does not count."
         ),
         "best_of_n": "Answer with the one to which `verify(messages, sample)`, in tools.py of the run's recipe, gives "
         "the highest number.",
     }
     return (
-        f"## Answer\nIt was judged by answers, each {serve.description} (`serve` in `sampling.json`). "
+        f"## Answer\nEach judged answer was {serve.description} (`serve` in `sampling.json`). "
         "The server samples "
         f"rollouts, and the rest is yours: for each question, play {serve.k} dialogues side by side, each from the "
         "first request to its own final answer, at the temperature in `sampling.json`. (`n` in a request is enough "
-        f"only where no tools are called.) {ways[serve.method]} Of equals, take the one that was started first."
+        f"only where no tools are called.) {ways[serve.method]} Among equals, take the one that was started first."
     )
 
 

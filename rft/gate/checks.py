@@ -2,27 +2,27 @@
 
 `TABLE` is at the end. Most of its rows are a `Guard`: a difference between the candidate and the
 champion, paired by example, whose interval must lie within a margin of section `gate`. The others
-are functions. What is counted of an arm is in evidence.py, the slices' veto in slices.py, the level
-of the question in levels.py.
+are functions. evidence.py counts what the checks need of an arm, slices.py has the slices' veto,
+and levels.py the level of the question.
 
-What a candidate costs is guarded beside the reward, because a higher reward can be bought: with a
-longer prompt, with more turns, with calls that are tried until one can be read, with rollouts that
-end without a score.
+A candidate's costs are guarded beside its reward, because a higher reward can be bought. A longer
+prompt, more turns, calls that are repeated until one can be read, or rollouts that end without a
+score can buy it.
 
     token cost         all tokens of a rollout, read and sampled, at `gate.prices`. Each turn reads
-                       the whole dialogue again, so a longer prompt is paid in each
+                       the whole dialogue again, so a longer prompt is paid in each turn
                        (rft.types.Usage)
     P95 turns          how long the longest rollouts are
     unreadable calls   the share of rollouts with a tool call that could not be read
     abstentions        the share of rollouts that say "I don't know" where there is an answer
     unscored share     a bound on both arms: above it the comparison is not trusted
-    unscored increase  the candidate's share less the champion's: below that bound, too, a candidate
-                       whose rollouts get lost is not better
+    unscored increase  the candidate's share minus the champion's: a candidate that loses more
+                       rollouts is not better, even below that bound
 
 If some scored rollouts did not count what they read, the cost is *not measured*, because they could
-be the expensive ones, and the check keeps its vote. It has none where no arm counts anything,
-because behind an endpoint without `usage` nothing could ever be promoted; the reason then names
-what was not measured.
+be the expensive ones, and the check still decides. It does not decide where no arm counts anything:
+behind an endpoint without `usage` nothing could ever be promoted. The reason then names what was
+not measured.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Case:
     new: Arm
     old: Arm
     level: float
-    """One-sided, of the question."""
+    """The one-sided level of the question."""
     hack_source: reports.HackSource
     before: Sequence[Check] = ()
-    """What was checked before a candidate was chosen, and what chose it."""
+    """The checks that were made before a candidate was chosen, and those that chose it."""
     timings: Timings | None = None
-    """None where latency decides nothing."""
+    """None where latency does not decide."""
 
 
 Row = Callable[[Case], Iterable[Check]]
@@ -107,8 +107,9 @@ def on_interval(
     decides: bool = True,
     level: float = levels.GUARD,
 ) -> Check:
-    """Pass an interval on the good side of its margin. One that ends exactly there is not worse,
-    but not superior. `level`: at which one-sided level each end was computed."""
+    """Pass an interval on the good side of its margin. An interval that ends exactly at the margin
+    is not worse, but not superior either. `level`: the one-sided level at which each end was
+    computed."""
     check = Check(name=name, kind=kind, passed=None, value=None, margin=margin, unit=unit, decides=decides, level=level)
     if found is None:
         return check.model_copy(update={"detail": "no example has a score in both arms"})
@@ -128,7 +129,8 @@ def on_interval(
 
 
 def _detectable(found: Metric, level: float) -> float | None:
-    """Return the detectable effect; None for an interval without width, which could hide any."""
+    """Return the detectable effect; None for an interval without width, which could hide any
+    effect."""
     error = stats.standard_error(found, 1 - 2 * level)
     return stats.minimum_detectable(error, confidence=1 - 2 * level) if error > 0 else None
 
@@ -140,7 +142,7 @@ def _without_interval(name: str, margin: float, unit: str, why: str, decides: bo
 
 # -- rows that are more than a difference ----------------------------------------------------------
 def question(case: Case) -> Iterator[Check]:
-    """Ask for the gain at the level that this look has."""
+    """Check the gain at the level of this look."""
     gate, new, old = case.gate, case.new, case.old
     gain = evidence.compare(evidence.rewards(new), evidence.rewards(old), levels.interval(case.level))
     detail = f"{evidence.size(new)}{evidence.unserved(new)}; {wording.price(gate.alpha, gate.looks, case.level)}"
@@ -183,8 +185,8 @@ def cost(case: Case) -> Iterator[Check]:
 
 
 def abstentions(case: Case) -> Iterator[Check]:
-    """Check where grades tell of abstentions, or are asked to. Without a margin it is shown and
-    decides nothing."""
+    """Check abstentions where grades report them, or a margin asks for it. Without a margin the
+    check is shown and does not decide."""
     margin = case.gate.max_abstention_increase
     told = any(
         evidence.any_score(row) for arm in (case.new, case.old) for row in evidence.abstained(case.gate, arm).values()
@@ -214,8 +216,8 @@ def latency_decides(case: Case) -> Iterator[Check]:
 
 
 def latency(gate: config.Gate, timings: Timings, candidate: str) -> Check:
-    """Compare P95 seconds per rollout. One number per arm, from a machine that had other things to
-    do: no interval."""
+    """Compare P95 seconds per rollout. There is one number per arm, from a machine that had other
+    work to do, so there is no interval."""
     measured = timings.get("rollout_s", {})
     new, old = (measured.get(f"challenger/{arm}/sampled", {}).get("p95") for arm in (candidate, "champion"))
     known = bool(new is not None and old)

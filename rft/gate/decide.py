@@ -1,32 +1,33 @@
-"""May the challenger be served? A pure function from reports to promote, reject or inconclusive.
+"""Judge one candidate against the champion: promote, reject or inconclusive.
 
 Every threshold was written down before the run (params.yaml, section `gate`, no defaults). The gate
 asks one question of superiority (is the mean reward on frozen test examples higher?) and several of
-non-inferiority (is nothing else worse?). Each is a `Check` on an interval paired by example:
-*passed* when the whole interval lies on the good side of its margin, *failed* when it lies on the
-bad side, and *open* (None) when it spans the margin. Promote needs every deciding check passed; one
-failed check rejects; otherwise the decision is inconclusive, and the reason says what to do. Each
-slice of the test examples has a veto: it fails on a loss that is shown, and an open one blocks
-nothing.
+non-inferiority (is nothing else worse?). Each is a `Check` on an interval paired by example. It is
+*passed* when the whole interval lies on the good side of its margin, and *failed* when it lies on
+the bad side. It is *open* (None) when it spans the margin. Promote needs every deciding check
+passed, and one failed check rejects. Otherwise the decision is inconclusive, and the reason says
+what to do. Each slice of the test examples has a veto: it fails when a loss is shown, and an open
+veto blocks nothing.
 
-A guard without a number is *not measured*, and never passed. The hack rate has one only where the
-grader was seen to flag a hack (rft/stages/challenger.py); elsewhere it has no vote, unless
+A guard without a number is *not measured*, and never passed. The hack rate has a number only where
+the grader was seen to flag a hack (rft/stages/challenger.py). Elsewhere it does not decide, unless
 `gate.require_hack_source` makes a missing source a failed check.
 
-Which candidate is judged? Weights cost more than words, so a challenger that does not beat the new
-prompt alone is set aside and the new prompt is judged in its place. Two candidates are looked at,
-so each has half of the look's share of alpha (terms.py). Noise is promoted in at most alpha of all
-histories (`make figure NAME=gate_null`, and `looks_history` for owners who change the terms).
+Which candidate is judged? New weights cost more than a new prompt. So a challenger that does not
+beat the new prompt alone is set aside, and the new prompt is judged in its place. A look covers two
+candidates, so each has half of the look's share of alpha (terms.py). Noise is promoted in at most
+alpha of all histories (`make figure NAME=gate_null`, and `looks_history` for owners who change the
+terms).
 
 Thresholds on rewards and scores are shares of the grader's range, and so are the values compared
-with them. For a range other than 0 to 1 the words say so.
+with them. For a range other than 0 to 1 the texts say so.
 
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`
-only under `gate.latency_decides`. No clock, no randomness but `gate.seed`, no torch.
+only under `gate.latency_decides`. There is no clock, no torch, and no randomness but `gate.seed`.
 
-Checks are a table in checks.py, how many more examples would settle one in sample_size.py, the
-stage that reads and writes the files in rft/stages/gate.py. rft/reports/wording.py puts checks and
-decisions into words.
+checks.py has the table of checks, and sample_size.py computes how many more examples would settle
+one. The stage in rft/stages/gate.py reads and writes the files. rft/reports/wording.py puts checks
+and decisions into words.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ def decide(
     timings: Timings,
     registered: float | None = None,
 ) -> Decision:
-    """Judge one candidate against the champion. `registered`: the level of the look, as the ledger
-    has it.
+    """Judge one candidate against the champion. `registered`: the level of the look in the ledger.
 
     Raises UserError when an arm that must be judged is missing from the challenger report, or arms
     were graded on different ranges.
@@ -108,7 +108,7 @@ def decide(
 def _judged(
     gate: config.Gate, prompt: reports.PromptReport, train: reports.TrainReport, arms: dict[str, Arm]
 ) -> tuple[Literal["champion_new_prompt", "challenger", "none"], list[Check]]:
-    """Pick the costliest candidate that beats the cheaper one, and the check that decided it."""
+    """Pick the costliest candidate that beats the cheaper one, with the check that decided this."""
     if not train.trained:
         return ("champion_new_prompt" if prompt.found else "none"), []
     if not prompt.found:
@@ -137,10 +137,10 @@ def _drift(gate: config.Gate, drift: reports.DriftReport) -> Check:
 
 
 def _of_before(drift: reports.DriftReport) -> list[Check]:
-    """Name what made the examples be renewed and the test examples lack. The challenger has learned
-    it, and nothing here measures whether it did. Only shown: the test examples are frozen, and a
-    veto would stop every refresh. What differs from the test examples alone is how the recipe keeps
-    its splits apart."""
+    """Name the drift that made the run renew the examples, and that the test examples do not have.
+    The challenger was trained on it, but nothing here measures whether it learned it. The check is
+    only shown: the test examples are frozen, and a veto would stop every refresh. A difference from
+    the test examples alone comes from how the recipe separates its splits."""
     if drift.verdict != "refresh":
         return []
     drifted = [feature for feature in drift.features if feature.drifted and feature.group == "input"]
@@ -182,7 +182,7 @@ def promotion_request(
     decision: Decision, prompt: reports.PromptReport, train: reports.TrainReport, challenger: reports.ChallengerReport
 ) -> reports.PromotionRequest | None:
     """Make the request; None unless the decision is promote. For the prompt alone `weights` is
-    none: the champion's own stay."""
+    none: the champion's weights stay."""
     if decision.decision != "promote":
         return None
     trained = decision.candidate == "challenger"

@@ -1,4 +1,4 @@
-"""What is counted of an arm: by example, as the statistics want it, and in words."""
+"""Count what the checks need of an arm, by example, and put it into words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rft.scale import UNIT, share
 from rft.stats import ById
 
 Marks = Callable[[config.Gate, Arm], ById]
-"""Example -> a number for each of its rollouts; None for one without a score."""
+"""Example -> a number for each of its rollouts; None for a rollout without a score."""
 Describe = Callable[[config.Gate, Arm, Arm, ById, ById], str]
 """(gate, candidate, champion, marks of each) -> a sentence."""
 _TOKENS: tuple[Counted, ...] = ("context_tokens", "cached_tokens", "tokens")
@@ -50,7 +50,7 @@ def counter(what: Counted) -> Marks:
 
 
 def paid(gate: config.Gate, arm: Arm) -> ById:
-    """What each scored rollout costs."""
+    """Mark each scored rollout with its cost."""
     prices = gate.prices
 
     def price(read: float | None, cached: float | None, written: float | None) -> float | None:
@@ -62,13 +62,13 @@ def paid(gate: config.Gate, arm: Arm) -> ById:
 
 
 def unreadable(gate: config.Gate, arm: Arm) -> ById:
-    """1 for a rollout with a call that could not be read, 0 without."""
+    """Mark a rollout with a call that could not be read with 1, others with 0."""
     counts = counter("unreadable_calls")(gate, arm)
     return {id: [None if count is None else float(count > 0) for count in row] for id, row in counts.items()}
 
 
 def abstained(gate: config.Gate, arm: Arm) -> ById:
-    """Of an example that has an answer: 1 for a rollout that abstained."""
+    """Mark a rollout that abstained where there is an answer with 1, others with 0."""
     return {
         row.example_id: [None if mark is None else float(mark) for mark in row.abstained or [None] * len(row.scores)]
         for row in arm.sampled.rows
@@ -76,7 +76,7 @@ def abstained(gate: config.Gate, arm: Arm) -> ById:
 
 
 def without_score(gate: config.Gate, arm: Arm) -> ById:
-    """1 for a rollout without a score, greedy ones too."""
+    """Mark a rollout without a score with 1, others with 0; greedy ones too."""
     marks: dict[str, list[float | None]] = {}
     for row in (*arm.sampled.rows, *arm.greedy.rows):
         marks.setdefault(row.example_id, []).extend(float(reward is None) for reward in row.rewards)
@@ -103,7 +103,7 @@ def unscored_share(arm: Arm) -> float:
 
 # -- in words --------------------------------------------------------------------------------------
 def unit(what: str, arm: Arm) -> str:
-    """A check's unit: of rewards and scores, whether they are shares of a range."""
+    """Return a check's unit. For rewards and scores it says whether they are shares of a range."""
     return what + (OF_RANGE if what in ("reward", "score") and arm.sampled.range != UNIT.ends else "")
 
 
@@ -116,7 +116,7 @@ def size(arm: Arm, slices: Set[str] | None = None) -> str:
 
 
 def unserved(arm: Arm) -> str:
-    """Say what a single rollout earns, where an answer is made of several."""
+    """Say what a single rollout earns, where an answer is made from several."""
     single = arm.unserved.get("reward/mean")
     return "" if single is None else f"; a single rollout earns {single.value:.3f}"
 

@@ -1,9 +1,9 @@
-"""Which slices the gate judges: those with enough test examples, and the rest together as one.
+"""Choose the slices that the gate judges: those with enough examples, and the rest as one.
 
 A handful of examples cannot show a loss, and with ten handfuls one looks like a loss by chance. So
 slices under `gate.min_slice` are pooled. A single example is not a pool: its difference has no
-spread to be judged by. That is an error, and found as early as the test examples are known: by the
-doctor and by stage `examples`, and by any later stage where only the settings changed.
+spread to be judged by. That is an error. The doctor and stage `examples` find it, as soon as the
+test examples are known; where only the settings changed, any later stage does.
 
 These checks never change what a stage writes, so the settings are not called `params` here
 (rft/grading/margins.py says why).
@@ -22,7 +22,7 @@ from rft.reports.gate import POOLED
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What has one veto: `Judged("small slices", {"fax": 3, "phone": 9})`."""
+    """The slices that share one veto: `Judged("small slices", {"fax": 3, "phone": 9})`."""
 
     name: str
     slices: Mapping[str, int]
@@ -30,14 +30,15 @@ class Judged:
 
     @property
     def what(self) -> str:
-        """Name the slices of a pool; empty for one of its own."""
+        """Name the slices of a pool; empty for a single slice."""
         if len(self.slices) == 1:
             return ""
         return "together " + ", ".join(f"{name} ({count})" for name, count in self.slices.items())
 
 
 def judged(counts: Mapping[str, int], min_slice: int) -> list[Judged]:
-    """Pool the small ones, after the others. Raises UserError for a pool of one example."""
+    """List the slices, and the pool of the small ones after them. Raises UserError for a pool of
+    one example."""
     ordered = dict(sorted(counts.items()))
     small = {name: count for name, count in ordered.items() if count < min_slice}
     found = [Judged(f"slice {name}", {name: count}) for name, count in ordered.items() if name not in small]
@@ -57,5 +58,5 @@ def judged(counts: Mapping[str, int], min_slice: int) -> list[Judged]:
 
 
 def check(settings: config.Params, counts: Mapping[str, int]) -> None:
-    """Raises UserError for test examples whose slices cannot be judged."""
+    """Raise UserError for test examples whose slices cannot be judged."""
     judged(counts, settings.gate.min_slice)

@@ -1,20 +1,22 @@
-"""How many more test examples would settle what the gate left open?
+"""Compute how many more test examples would settle what the gate left open.
 
 `inconclusive` is not a verdict on the candidate: the interval of some check spans its margin.
-Whether it is worth looking again at a larger set depends on one number, which is computed here for
-each open check, as if its true value were the one that was seen. The largest is the decision's.
+Whether a larger set is worth another look depends on one number. It is computed here for each open
+check, as if its true value were the observed one. The largest number is the decision's.
 
-    means, differences   the interval narrows with the root of the number of examples, and its half
-                         on the margin's side must fit into the gap between value and margin
-    P95 of calls, turns  the same, although the ends of these intervals are whole numbers and move
-                         in steps: the first step may come earlier
-    hack rate            exact: the smallest number at which the limit passes the margin, found by
-                         search. Where none hacked, the limit falls with the number itself
+    means, differences   the interval narrows with the square root of the number of examples. Its
+                         half on the margin's side must fit into the gap between value and margin
+    P95 of calls, turns  the same. The ends of these intervals are whole numbers and move in steps,
+                         so the first step may come earlier
+    hack rate            exact: a search finds the smallest number at which the limit passes the
+                         margin. Where no rollout hacked, the limit falls in proportion to the
+                         number
 
-Each number has a power of 80 %: with as many examples the check is settled in four of five cases.
-The new ones must show it alone; that those which were seen count again is in their favor. With
-several open checks it is less, because each must be settled. A value next to its margin would ask
-for numbers that nobody has; then there is none, and the advice is another.
+Each number has a power of 80 %: with so many examples the check is settled in four of five cases.
+It assumes that the new examples alone must show it; the ones already seen count again, which helps.
+With several open checks the chance is smaller, because each must be settled. A value next to its
+margin would need more examples than anybody has; then there is no number, and the advice is
+different.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from rft.reports import Check
 from rft.reports.wording import HACK_RATE
 
 POWER = 0.8
-_MAX_FACTOR = 100  # more than this many times the examples that we have: not a matter of more examples
+_MAX_FACTOR = 100  # if it takes more than this many times our examples, more examples are not the answer
 _WORTH_ASKING_FOR = 1000
-"""Test examples that a user may be asked for, or four times as many as there are, if that is more:
-this halves an interval."""
+"""The most test examples that a user may be asked for, or four times as many as there are, if that
+is more: four times as many halve an interval."""
 
 
 def num_more(checks: Sequence[Check]) -> int | None:
-    """Return how many more test examples would probably settle every open check; None where
-    nothing is open, something was not measured, or no realistic number would do."""
+    """Return how many more test examples would probably settle every open check. None where nothing
+    is open, something was not measured, or no realistic number is enough."""
     open_ = [check for check in checks if check.is_unsettled]
     if not open_ or any(check.low is None for check in open_) or _hopeless(checks):
         return None
@@ -82,7 +84,8 @@ def _needed(checks: Sequence[Check]) -> int:
 
 def size_factor(check: Check) -> float | None:
     """Compute by which factor to multiply the examples, so that they settle an open check at 80 %
-    power if the true value is the observed one. None: no factor would, or a hundred are too few."""
+    power if the true value is the observed one. None: no factor is enough, or a factor of a hundred
+    is too small."""
     if check.passed is not None or check.margin is None:
         return None
     if check.value is None or check.low is None or check.high is None:
@@ -101,12 +104,12 @@ def size_factor(check: Check) -> float | None:
 
 
 def _enough_of_a_rate(rate: float, margin: float, n: int) -> int | None:
-    """Find the smallest number of examples with which a share of this rate is told from the margin:
-    on the unlucky count, which one set in five exceeds, its exact limit still is."""
+    """Find the smallest number of examples that separates a share of this rate from the margin. Its
+    exact limit must do so even on the unlucky count, which one set in five exceeds."""
     if rate == 0:
         return stats.enough_to_rule_out(margin)
     import numpy as np
-    from scipy.stats import beta, binom  # a second to load, and most decisions count none
+    from scipy.stats import beta, binom  # takes a second to load, and most decisions do not need it
 
     sizes = np.arange(n + 1, _MAX_FACTOR * n + 1)
     if rate <= margin:

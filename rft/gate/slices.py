@@ -1,21 +1,21 @@
-"""The veto of a slice: a candidate that is better on average must not be worse for some.
+"""Give each slice a veto: a candidate that is better on average must not be worse for some.
 
-A guard that must show "no loss" in each of ten slices would hold up almost every good candidate,
-because a slice is small: at 30 examples an interval is as wide as 0.3. And a guard that rejects at
-whatever looks like a loss would turn down one in four by chance. So a slice has a veto instead: it
-rejects on a loss that is *shown* to be beyond `gate.max_slice_loss`, and stays open otherwise,
-which blocks nothing. What it cannot see is said beside it.
+A guard that must show "no loss" in each of ten slices would block almost every good candidate. A
+slice is small: at 30 examples an interval is as wide as 0.3. A guard that rejects anything that
+looks like a loss would reject one in four by chance. So a slice has a veto instead. It rejects a
+loss that is *shown* to be beyond `gate.max_slice_loss`; otherwise it stays open, which blocks
+nothing. The check also says what it cannot see.
 
-*The test.* For each slice: H0, the mean reward falls by at most the margin; a t test on the
-differences of example means, one-sided. Holm's step-down over the slices keeps the chance that any
-of them vetoes falsely at 2.5 %.
+*The test.* H0 for each slice: the mean reward falls by at most the margin. The test is a one-sided
+t test on the differences of example means. Holm's step-down over the slices keeps the chance that
+any of them vetoes falsely at 2.5 %.
 
-*Few examples.* Two examples that both got worse have no spread, and a t test is then sure of
-anything. So one imaginary example is added to the slice, which contradicts most: for a loss one
-that gained the whole range, for a pass one that lost it. It outweighs a handful of examples and is
-nothing beside a hundred. The share that is rejected falsely, of 200,000 slices of each kind and at
-the worst size, at the 2.5 % of a single slice and at the 0.25 % of Holm's first step over ten
-(margin 0.05):
+*Few examples.* Two examples that got worse by the same amount have no spread, and a t test is then
+sure of anything. So one imaginary example is added to the slice, which contradicts the result most:
+for a loss, one that gained the whole range; for a pass, one that lost it. It outweighs a handful of
+examples and hardly counts beside a hundred. The table has the share that is rejected falsely, of
+200,000 slices of each kind and at the worst size (margin 0.05). The first number is at 2.5 %, the
+level of a single slice; the second at 0.25 %, that of Holm's first step over ten.
 
                                                              plain t test       with the imaginary
     2 to 30 examples, equal policies, binary rewards,
@@ -24,12 +24,12 @@ the worst size, at the 2.5 % of a single slice and at the 0.25 % of Holm's first
     the same, each example lost or gained                    4.84 %, 3.95 %     2.30 %, 0.24 %
     the same, a loss of 0.1 that 1 in 22 makes up for        79.2 %, 79.2 %     1.83 %, 0.94 %
 
-So the last kind is what remains: at Holm's first step it is rejected more often than it says.
+So only the last kind remains: at Holm's first step it is rejected more often than the level says.
 
 `needed_for_veto` is the size of a slice in which a loss of twice the margin is rejected in 80 %, at
-the level of Holm's first step: the strictest, which the slice meets if it is alone in losing. It
-takes the spread of the slice's own differences or of the whole test's, whichever is larger, because
-a few examples may look alike.
+the level of Holm's first step. That is the strictest level, which a slice meets if it alone loses.
+The size takes the spread of the slice's own differences or of the whole test's, whichever is
+larger, because a few examples may look alike.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ LEVEL = 0.025
 """The chance that any slice vetoes a candidate that loses no more than the margin in each."""
 POWER = 0.8
 _MOST = 10_000_000
-"""Examples that nobody has."""
+"""More examples than anybody has."""
 _HALVINGS = 20
-"""Of the range: to a millionth of it."""
+"""Halvings of the range: they find a loss to a millionth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """Of one slice: both ends of its interval, and the p-value of a loss beyond the margin."""
+    """The result for one slice: both ends of its interval, and the p-value of a loss beyond the
+    margin."""
 
     low: float
     high: float
@@ -66,7 +67,7 @@ class Tested:
 
 
 def vetoes(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
-    """Judge each slice, and the small ones together."""
+    """Judge each large slice, and the small ones together."""
     counts = Counter(row.slice for row in new.sampled.rows)
     groups = pool.judged(counts, gate.min_slice)
     gains = [_gains(new, old, {*group.slices}) for group in groups]
@@ -109,7 +110,7 @@ def vetoes(gate: config.Gate, new: Arm, old: Arm) -> Iterator[Check]:
 
 
 def test(gains: Floats, margin: float) -> Tested:
-    """Test for a loss beyond the margin, of at least two examples."""
+    """Test at least two examples for a loss beyond the margin."""
     falsely_better, falsely_worse = np.append(gains, 1.0), np.append(gains, -1.0)
     low, high = stats.t_interval(falsely_worse)[0], stats.t_interval(falsely_better)[1]
     value = math.fsum(gains) / len(gains)
@@ -118,7 +119,7 @@ def test(gains: Floats, margin: float) -> Tested:
 
 def needed(spread: float, margin: float, level: float) -> int | None:
     """Find the smallest slice in which a loss of twice the margin is rejected with a power of 80 %;
-    None where no size would do, as for a margin of zero."""
+    None where no size is enough, as for a margin of zero."""
     loss = 2 * margin
     if not _shows(_MOST, loss, spread, margin, level):
         return None
@@ -133,7 +134,7 @@ def needed(spread: float, margin: float, level: float) -> int | None:
 
 def detectable(n: int, spread: float, margin: float, level: float) -> float | None:
     """Find how far beyond the margin a loss must lie to be rejected with a power of 80 %; None
-    where not even the loss of the whole range would be."""
+    where not even a loss of the whole range would be."""
     low, high = margin, 1.0
     if low >= high or not _shows(n, high, spread, margin, level):
         return None
@@ -144,7 +145,7 @@ def detectable(n: int, spread: float, margin: float, level: float) -> float | No
 
 
 def _shows(n: int, loss: float, spread: float, margin: float, level: float) -> bool:
-    """Whether n examples reject a loss, the imaginary one included."""
+    """Return whether n examples, and the imaginary one, reject a loss."""
     beyond = (n * (loss - margin) - 1 - margin) / (n + 1)
     error = math.sqrt((spread**2 + (1 + loss) ** 2 / (n + 1)) / (n + 1))
     luck = NormalDist().inv_cdf(POWER) * spread * math.sqrt(n) / (n + 1)

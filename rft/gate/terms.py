@@ -1,17 +1,17 @@
-"""What a look at the test set may cost, and which terms are looser than others.
+"""Price a look at the test set, and tell which terms are looser than others.
 
 `gate.alpha` is the chance that noise is promoted in a whole history of looks at the same examples.
-What earlier looks took of it is spent, whatever the settings say since:
+What earlier looks took of it is spent, even if the settings changed since:
 
     level = (alpha - spent) / looks that are left / candidates
 
-With settings that stay as they are, each look gets alpha / looks, as many as there are. Whoever
-raises `gate.looks` in between divides what is left among more, and a history in which all is spent
-needs fresh examples. The ledger holds the level of each look (tasks/promotion/counting.py), and
-stage `gate` asks at that level.
+While the settings stay the same, each look gets alpha / looks. An owner who raises `gate.looks` in
+between divides what is left among more looks. When all is spent, the next look needs fresh
+examples. The ledger holds the level of each look (tasks/promotion/counting.py), and stage `gate`
+asks at that level.
 
-Terms that are chosen after a result are not terms. So on examples that were looked at, a later look
-must be as strict as the policy was at every earlier one, key by key (`loosened_keys`).
+Terms that are chosen after a result are not terms. So a later look at the same examples must be as
+strict as every earlier one, key by key (`loosened_keys`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CANDIDATES = 2
-"""A look is at two: the new prompt, and the trained weights with it."""
+"""A look covers two candidates: the new prompt, and the trained weights with it."""
 _STRICTER_LOWER = (
     "alpha",
     "max_greedy_loss",
@@ -36,10 +36,10 @@ _STRICTER_LOWER = (
     "max_unscored_share",
     "max_latency_increase",
 )
-"""The less, the stricter. None is not a limit."""
+"""A smaller value is stricter. None means no limit."""
 _STRICTER_HIGHER = ("min_gain", "require_hack_source", "latency_decides")
 _NOT_COMPARED = ("looks", "prompt_only_margin")
-"""Alpha is shared by the looks that are left; both candidates have been paid for."""
+"""These may change: the looks that are left share alpha, and both candidates are paid for."""
 
 
 def level(alpha: float, looks: int, look: int, spent: float) -> float:
@@ -49,8 +49,8 @@ def level(alpha: float, looks: int, look: int, spent: float) -> float:
 
 
 def loosened_keys(gate: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
-    """Name the keys in which these terms are looser than the earlier ones, or draw anew. A key that
-    an earlier version did not know is not compared."""
+    """Name the keys in which these terms are looser than the earlier ones, or would draw again. A
+    key that an earlier version did not know is not compared."""
     return [
         key
         for key, now in gate.items()

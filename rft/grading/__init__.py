@@ -1,26 +1,26 @@
 """Grading: from a finished rollout to a grade and a reward.
 
-    grader     what a grade is made of, and which grader a type is
+    grader     makes the grader that grader.json asks for
     endpoint   the grader behind an HTTP address
-    protocol   what the loop, the stages and the replay know of a grader
+    protocol   the interface of a grader for the loop, the stages and the replay
     string_check, text_similarity, model_graders, multi
-               the graders as data, one type each
-    seen       what they look at, and what a place that is not there means
+               graders that grader.json describes as data, one type each
+    seen       what these graders look at, and what happens when a part of it is missing
     python_grader, python_inside
-               a grader that is source: outside the sandbox and inside it
-    abstaining an answer that says "I don't know", graded before its grader sees it
+               a grader given as Python source: the code outside the sandbox, and the code inside
+    abstaining grades an answer that says "I don't know" before its grader sees it
     judge      asks another model
     neutralize makes harmless what the policy wrote, before a judge reads it
     code_under_test
-               is code right that a model wrote? In a sandbox, by what it answers or by hidden tests
-    within     is a score in the declared range?
+               checks code that a model wrote, in a sandbox: by its answers or by hidden tests
+    within     checks that a score is in the declared range
     best_of    the grade of the best of several candidates
-    wire       a grade in the words of the published contract
-    budget     outcome times budget: what a solved task costs
+    wire       a grade in the form of the published contract
+    budget     lowers the reward of a rollout that used too much
     alarm      notices when failures depend on what the policy does
     preflight  plays the scripted exploits, which must not earn a reward
-    scripted   calls that nobody sampled: the recipe's own, else the least that a schema allows
-    target_leak finds tools that tell the target to whoever asks
+    scripted   tool calls without a model: the recipe's own, else the smallest that a schema allows
+    target_leak finds tools that tell the target to any caller
     margins    states which hack rates a given number of test examples can show
 
 Loads without torch.

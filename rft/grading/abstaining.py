@@ -1,13 +1,13 @@
 """Grade an answer that says "I don't know" before its grader sees it.
 
                       abstains             answers
-    there is one      `pays`               as the grader says
-    there is none     the highest score    the lowest score
+    has an answer     `pays`               as the grader says
+    has no answer     the highest score    the lowest score
 
-Whether there is one, the row says. An abstention where there is an answer has the component
-`abstained` = 1, any other answer there 0; the gate compares its mean between candidate and champion
-(gate.max_abstention_increase). An answer that only begins so is an answer: "I don't know, but
-perhaps Paris" is graded.
+The row says whether it has an answer. If it has one, the grade's component `abstained` is 1 for an
+abstention and 0 for any other answer. The gate compares the mean of this component between
+candidate and champion (gate.max_abstention_increase). A text that only begins like an abstention is
+an answer: "I don't know, but perhaps Paris" goes to the grader.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rft.types import ABSTAINED, Example, Grade, GradeStatus, RolloutContext, Sc
 
 
 class Abstaining:
-    """`async with Abstaining(settings, grader) as grader: ...`; the grader inside is opened and
-    closed with it."""
+    """`async with Abstaining(settings, grader) as grader: ...` also opens and closes the grader
+    inside."""
 
     def __init__(self, settings: Grader, inner: AbstractAsyncContextManager[protocol.Grader]) -> None:
         assert settings.abstention is not None
@@ -74,5 +74,5 @@ class Abstaining:
     def _abstains(self, scope: Scope) -> bool:
         try:
             return plain(self._answer.render(scope)) in self._says
-        except Missing:  # it has no such field: for its grader to judge
+        except Missing:  # the answer has no such field: its grader judges that
             return False

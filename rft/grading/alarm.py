@@ -1,10 +1,9 @@
-"""Raises an alarm when failures depend on what the policy does: then it can learn to fail on
-purpose.
+"""Raise an alarm when failures depend on what the policy does: it could learn to fail on purpose.
 
-A rollout whose tool or grader failed is unscored, which is right for an outage: the policy did not
-cause it. But if a tool fails for some arguments only (a long query, one code, five calls at once),
-a policy can make such a call to get out of a bad rollout. Rewards do not show that; it shows in
-which calls fail. `find` compares them, feature by feature:
+A rollout whose tool or grader failed is unscored. That is right for an outage, which the policy did
+not cause. But a tool may fail only for some arguments: a long query, one code, five calls at once.
+Then a policy can make such a call to get out of a bad rollout. Rewards do not show that, but a
+comparison of failed calls with the others does. `find` compares them, feature by feature:
 
     the tool itself         against other tools
     an argument is given
@@ -13,16 +12,17 @@ which calls fail. `find` compares them, feature by feature:
     calls in the turn       at least 2, 4, 8, ...
     the grader's answer     value and size, as if it were a tool
 
-There is one table per feature: turns with it and without it, failed and not. The p-value is
-Fisher's exact one-sided test, stratified by the turn's number: a rollout ends with its first
-failure, so in any outage first turns fail more than later ones, whatever tool they call. A turn
-counts once, by its first call with the feature, because the calls of one turn fail together when
-their rollout's environment is gone. Benjamini and Hochberg hold the false alarms over all features
-to ALPHA, and the difference must be large enough to matter. The strongest alarm is taken, its turns
-are removed, and the rest is tested again, so that one cause gives one alarm.
+There is one table per feature: turns with it and without it, failed and not. The p-value is from
+Fisher's exact one-sided test, stratified by the turn's number. The strata are needed because a
+rollout ends with its first failure: in any outage first turns fail more than later ones, whatever
+tool they call. A turn counts once, by its first call with the feature, because the calls of one
+turn fail together when their rollout's environment is gone. The method of Benjamini and Hochberg
+limits false alarms over all features to ALPHA, and the difference must be large enough to matter.
+The strongest alarm is kept and its turns are removed. Then the other turns are tested again, so
+that one cause gives one alarm.
 
-Failures at random, by call or by rollout, do not alarm (tests/grading/test_alarm.py simulates
-both). A short outage that meets the calls of a single example can; `examples` shows that.
+Random failures, by call or by rollout, raise no alarm (tests/grading/test_alarm.py simulates both).
+A short outage that hits the calls of a single example can raise one; `examples` shows that.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from rft.types import INFRASTRUCTURE, Trajectory
 
 ALPHA = 0.01
 MIN_COUNT = 4
-"""Turns with the feature, and without it."""
+"""At least so many turns with the feature, and at least so many without it."""
 MIN_FAILED = 3
-"""Failed turns with the feature."""
+"""At least so many failed turns with the feature."""
 MIN_EFFECT = 0.2
-"""Difference of the failure shares."""
+"""The smallest difference of the failure shares that counts."""
 MAX_ALARMS = 8
 MAX_VALUE_CHARS = 60
 GRADER = "grader"
@@ -51,8 +51,8 @@ _AT_THE_END = -1  # the stratum of all grades
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call that was sent, or a grade that was asked for. `failed`: the server's fault, after the
-    retries."""
+    """A call that was sent, or a grade that was asked for. `failed`: it still failed after all
+    retries, and the server was to blame."""
 
     rollout_id: str
     example_id: str
@@ -65,8 +65,8 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A feature whose turns fail more often. `p` is adjusted for the number of features. Counts are
-    turns, in strata where turns with and without the feature occur."""
+    """A feature whose turns fail more often. `p` is adjusted for the number of features. The counts
+    are of turns, in strata that have turns with the feature and turns without it."""
 
     tool: str  # '' for calls of any tool
     feature: str
@@ -89,8 +89,8 @@ class Alarm:
 
 
 def calls_of(trajectories: Sequence[Trajectory]) -> list[CallRecord]:
-    """Return what was sent. A call that was answered here (bad arguments, a repetition) took no
-    time and says nothing about the servers."""
+    """Return the calls that were sent. A call that we answered ourselves (bad arguments, a
+    repetition) took no time and says nothing about the servers."""
     found: list[CallRecord] = []
     for trajectory in trajectories:
         rollout = trajectory.rollout_id, trajectory.example_id
@@ -124,12 +124,12 @@ def find(calls: Sequence[CallRecord]) -> list[Alarm]:
 
 # -- features --------------------------------------------------------------------------------------
 Feature = tuple[str, str, str, str]
-"""Kind, tool, argument, value. In sorted order the most specific of equal features comes first."""
+"""Kind, tool, argument, value. Sorted, the most specific of several equal features comes first."""
 _Turn = list[tuple[CallRecord, frozenset[Feature]]]
 
 
 def _turns(calls: Sequence[CallRecord]) -> list[_Turn]:
-    """Group calls, with their features, by turn, in order of rollouts."""
+    """Group the calls and their features by turn, in order of rollouts."""
     grouped: defaultdict[tuple[str, int], _Turn] = defaultdict(list)
     for call in calls:
         grouped[call.rollout_id, call.turn].append((call, frozenset(_features(call))))
@@ -184,8 +184,8 @@ def _describe(feature: Feature) -> str:
 # -- one table per feature -------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Table:
-    """The turns (by place) that have the feature. `strata`: turn number -> counts: with it, failed
-    with it, all, failed of all."""
+    """The turns that have the feature, by their place. `strata`: turn number -> four counts of
+    turns: with the feature, failed with it, all, failed of all."""
 
     having: frozenset[int]
     strata: dict[int, list[int]]
@@ -198,8 +198,8 @@ class _Table:
 
 
 def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
-    """Make a table per feature; of features that the same turns have, the first. This choice does
-    not look at failures, or the p-values would not hold."""
+    """Make a table per feature. If several features occur in the same turns, only the first gets
+    one. This choice must not look at failures, or the p-values would be wrong."""
     counts = Counter(feature for turn in turns for feature in frozenset().union(*(features for _, features in turn)))
     tables: dict[Feature, _Table] = {}
     seen: set[tuple[str, frozenset[int]]] = set()
@@ -212,8 +212,8 @@ def _tables(turns: Sequence[_Turn]) -> dict[Feature, _Table]:
 
 
 def _table(turns: Sequence[_Turn], feature: Feature) -> tuple[_Table, int]:
-    """Return the feature's table, and the number of turns that could have it: those with a call of
-    its tool."""
+    """Return the feature's table, and the number of turns that could have the feature: those with a
+    call of its tool."""
     having: set[int] = set()
     examples: set[str] = set()
     strata: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
@@ -257,8 +257,8 @@ def _strongest(tables: dict[Feature, _Table]) -> tuple[Feature, Alarm] | None:
 
 
 def _p_values(tables: Sequence[Sequence[Sequence[int]]]) -> list[float]:
-    """Compute how likely chance alone gives as many failures or more: hypergeometric in each
-    stratum, summed over strata."""
+    """Compute the probability that chance alone gives as many failures or more. The number of
+    failures is hypergeometric in each stratum, and summed over strata."""
     import numpy as np
     from scipy.stats import hypergeom
 

@@ -1,17 +1,17 @@
 """Grade the best of several candidates, and not the luckiest.
 
-A rollout may end with several candidates: three kernels, five patches. Its worth is that of the
-best. But who takes the highest of n noisy scores for the score of the best overrates it: of eight
-candidates that are equally good, with noise of one standard deviation, the highest lies 1.4 of them
-too high. And a candidate that was fitted to the inputs on which it is selected looks better than it
-is. So the best is chosen on some inputs and graded on others:
+A rollout may end with several candidates: three kernels, five patches. It is worth as much as its
+best candidate. But the highest of n noisy scores overrates the best candidate. With eight equally
+good candidates, the highest score lies 1.4 standard deviations of the noise too high on average. A
+candidate that was fitted to the inputs on which it is selected looks too good as well. So the best
+is chosen on some inputs and graded on others:
 
     selection       each candidate is graded with seed `select`
-    confirmation    the best of them, the first of equals, is graded with seed `confirm`; that is
-                    its grade
+    confirmation    the best of them (the first of equals) is graded again, with seed `confirm`.
+                    Only this grade counts
 
-`grade(candidate, seed)` draws its inputs from the seed. A recipe's grader calls `best_of` itself,
-around rft/grading's check of a function, a timing or whatever it measures.
+`grade(candidate, seed)` draws its inputs from the seed. A recipe's grader calls `best_of` itself.
+It passes a `grade` that checks a function, takes a timing, or measures something else.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ class Best:
 
     index: int
     selected: tuple[Grade, ...]
-    """The grades of all candidates, by which one was chosen. Never a score of the rollout."""
+    """The grades of all candidates, by which the best was chosen. None of them is the rollout's
+    score."""
     grade: Grade
-    """Its grade on other inputs, or why there is none."""
+    """Its grade on the other inputs, or the reason why it has no score."""
 
 
 async def best_of(
     candidates: Sequence[T], grade: Callable[[T, int], Awaitable[Grade]], select: int, confirm: int
 ) -> Best:
-    """Choose the best candidate and confirm it. One that has no score cannot be compared, so then
-    nothing is chosen, and the grade says why. Raises ValueError without candidates, and for one
-    seed given twice."""
+    """Choose the best candidate and confirm it. A candidate without a score cannot be compared:
+    then none is chosen, and the grade says why. Raises ValueError without candidates, and for equal
+    seeds."""
     if not candidates:
         raise ValueError("best_of needs at least one candidate")
     if select == confirm:

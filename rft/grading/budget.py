@@ -9,11 +9,11 @@
 
 With free = 0, over is min(1, used).
 
-`low` is the low end of the grader's range (rft/scale.py), which is the score of a rollout that
-earned nothing: 0 unless grader.json says otherwise. A failure on 1 to 5 has 1, whatever it used;
-on -2 to 2 it has -2. An `outcome` is on the scale of the score. If the grader names none, outcome =
-score, and with low = 0 multiplied is score * kept. With `tool_calls: 4, weight: 0.5` and `tokens:
-{free: 200, weight: 0.2}`:
+`low` is the low end of the grader's range (rft/scale.py): the score of a rollout that earned
+nothing. It is 0 unless grader.json says otherwise. On a range of 1 to 5 a failure has the score 1,
+whatever it used; on -2 to 2 it has -2. `outcome` is on the scale of the score. If the grader names
+no outcome, outcome = score, and with low = 0 the multiplied reward is score * kept. An example with
+`tool_calls: 4, weight: 0.5` and `tokens: {free: 200, weight: 0.2}`:
 
     calls  tokens   kept                    multiplied: solved, failed    added: solved, failed
         4     150   1    * 1   = 1                      1       0                1       0
@@ -23,11 +23,11 @@ score, and with low = 0 multiplied is score * kept. With `tool_calls: 4, weight:
        40    9000   0.5  * 0.8 = 0.4                    0.4     0                0.4    -0.6
 
 The multiplied form is the default. It scales what was earned, so a rollout that earned nothing
-loses nothing: a group in which all failed stays equal, without an advantage to learn from. The
-added form invents one there: among failures it rewards the one that tried least, and can teach a
-policy to stop calling tools (`make figure NAME=outcome_gate` measures the collapse). For the same
-reason only `outcome` decides whether a group's rollouts differ, not a grade's other components
-(process, style) nor what a budget took.
+loses nothing. In a group in which all rollouts failed, all rewards stay equal, and there is no
+advantage to learn from. The added form creates an advantage there: it rewards the failure that
+tried least, and can teach a policy to stop calling tools (`make figure NAME=outcome_gate` measures
+the collapse). For the same reason only `outcome` decides whether a group's rollouts differ. A
+grade's other components (process, style) do not, nor does what a budget took.
 """
 
 from __future__ import annotations
@@ -45,29 +45,30 @@ class Use:
     """What a rollout used: `Use(("search", "lookup"), tokens=61, turns=3, seconds=4.2)`."""
 
     calls: tuple[str, ...]
-    """The tools' names, refused calls included: the policy wrote them."""
+    """The names of the called tools. Refused calls are included, because the policy wrote them."""
     tokens: int
     turns: int
     seconds: float
 
     @classmethod
     def from_turns(cls, turns: Sequence[Turn], seconds: float) -> Use:
-        """`seconds`: the rollout's, without those in which our own sampler served others."""
+        """`seconds`: the rollout's time, without the time in which our own sampler served
+        others."""
         calls = tuple(call.name for turn in turns for call in turn.calls)
         return cls(calls, sum(len(turn.token_ids) for turn in turns), len(turns), seconds)
 
 
 def outcome(grade: Grade) -> float | None:
     """Return what the task itself earned; None if unscored. It is the score if the grader names no
-    outcome, and for a hack, which earned nothing."""
+    outcome, and for a hack, whose score is the lowest."""
     if grade.score is None or grade.status is GradeStatus.hack:
         return grade.score
     return grade.components.get(OUTCOME, grade.score)
 
 
 def reward(grade: Grade, used: Use, section: config.Budget, low: float = 0.0) -> float | None:
-    """Return the reward, never above the score; None exactly when there is no score. `low`: the low
-    end of the grader's range."""
+    """Return the reward, which is never above the score; None if and only if there is no score.
+    `low`: the low end of the grader's range."""
     if grade.score is None:
         return None
     share = kept(used, section)
@@ -100,8 +101,8 @@ def _over(used: float, free: float) -> float:
 
 # -- budgets that cannot be honored ----------------------------------------------------------------
 def check(section: config.Budget, names: Iterable[str]) -> None:
-    """Raises ConfigError for a weight that would never count: of a tool that is not in `names`, the
-    tools that a rollout may call."""
+    """Raises ConfigError for the weight of a tool that is not in `names`, the tools that a rollout
+    may call: such a weight would never count."""
     known = set(names)
     if unknown := [name for name in section.tool_weights if name not in known]:
         listed = ", ".join(map(repr, unknown))
@@ -112,8 +113,8 @@ def check(section: config.Budget, names: Iterable[str]) -> None:
 
 
 def contradictions(params: config.Params, is_deterministic: bool) -> Iterator[tuple[str, str]]:
-    """Yield (what, remedy) for each budget that this run cannot honor. `is_deterministic`: as the
-    run will be; rollout.deterministic: null is resolved."""
+    """Yield (what, remedy) for each budget that this run cannot honor. `is_deterministic`: whether
+    the run will be deterministic, with rollout.deterministic: null already resolved."""
     section, server = params.rollout.budget, params.policy.server
     if section.latency_s is not None and is_deterministic:
         yield (

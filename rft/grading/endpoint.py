@@ -1,18 +1,19 @@
-"""The grader behind an HTTP address: its requests, and what it may answer.
+"""The grader behind an HTTP address: what it is sent, and what it may answer.
 
 It posts `{"sample", "item", "trace_id"}` and accepts a bare number or `{"score", "solved"?,
 "hack"?, "sub_scores"?, "reason"?, "evidence"?}`; further keys are ignored.
 
-    solved     default: whether the score reaches `pass_threshold`, by default the range's high end
+    solved     by default, whether the score reaches `pass_threshold` (by default the range's high
+               end)
     hack       true, or the reason: the rollout cheated. Its score is then the range's low end,
-               whatever the reply says. "no", "false" and the like say that it did not. A grader
-               that reports hacks declares `reports_hacks` in grader.json, so that the gate can
+               whatever the reply says. "no", "false" and the like say that it did not cheat. A
+               grader that reports hacks declares `reports_hacks` in grader.json. Then the gate can
                tell "none seen" from "none looked for"
-    error      anything but null, false and "": the grader could not judge, whatever score came with
-               it. The rollout is unscored
-    score      within grader.json's `range`. A score outside is never clipped: it is unscored. If no
-               range is declared, it is a configuration error, which stops the stage before anything
-               is learned from such scores
+    error      anything but null, false and "" means that the grader could not judge, even if a
+               score came with it. The rollout is unscored
+    score      must lie within grader.json's `range`. A score outside is never clipped: the rollout
+               is unscored. If grader.json declares no range, it is a configuration error, which
+               stops the stage before anything is learned from such scores
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from rft.wire.contract import Envelope, Malformed, as_text, clip, grader_payload
 
 _NO = frozenset({"", "no", "false", "none", "null", "n", "f", "0", "n/a"})
 _YES = frozenset({"yes", "true", "y", "t", "1"})
-"""Texts that are not a reason: a judge writes them where true or false was asked for."""
+"""Texts that are not a reason: a judge may write them where it was asked for true or false."""
 
 
 class EndpointGrader:
     """`async with EndpointGrader(recipe.grader, endpoint, params.tools) as grader: await
     grader.grade(...)`.
 
-    The key of our own server goes along only when the url names that server by {tool_server}.
+    The key of our own server is sent only when the url names that server by {tool_server}.
     """
 
     def __init__(self, grader: Endpoint, endpoint: ToolEndpoint, section: config.Tools) -> None:
@@ -71,7 +72,8 @@ class EndpointGrader:
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
-        """Raises what stops the stage: a dead server of ours, a refused key, no `range`."""
+        """Raises only what stops the stage: our own server is dead, a key is refused, `range` is
+        missing."""
         envelope = Envelope(context)
         payload = grader_payload(turns, stop_reason, envelope)
         try:
@@ -81,7 +83,8 @@ class EndpointGrader:
         return grade
 
     def _read(self, reply: Reply) -> Grade:
-        """Raises Malformed for anything but a clean verdict; it is retried like other failures."""
+        """Raises Malformed for anything but a clean verdict; such a reply is retried like other
+        failures."""
         if reply.status >= 400:
             raise Malformed(f"HTTP {reply.status}: {clip(reply.body)}")
         if reply.oversized:
@@ -100,7 +103,7 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
     reply = value if isinstance(value, dict) else {"score": value}
     given = reply.get("reason")
     reason = "" if given is None else as_text(given)
-    if hack := _hack(reply.get("hack"), reason):  # first: a malformed rest must not save a hack from its score
+    if hack := _hack(reply.get("hack"), reason):  # first: errors in the rest must not save a hack from its score
         texts = reply.get("evidence")
         return Scored(scale.low, GradeStatus.hack, False, {}, hack, evidence=_texts(texts) or ())
     if reply.get("error") not in (None, False, ""):
@@ -124,7 +127,7 @@ def _verdict(value: Any, scale: Scale, declares_range: bool) -> Grade:
 
 
 def _hack(value: Any, reason: str) -> str:
-    """Return what the grade says about a hack; empty if there is none."""
+    """Return the explanation of a hack; empty if the rollout did not hack."""
     if value is None or value is False or (isinstance(value, str) and value.strip().lower() in _NO):
         return ""
     if value is not True and not isinstance(value, str):

@@ -1,12 +1,16 @@
 """From a finished rollout to a grade: a score, or the reason why there is none.
 
-A missing score is not a zero: zero is a statement about the policy, and training on it teaches that
-an outage is the policy's fault. So a grade is `Scored` or `Unscored` (rft/types.py), and its status
-says why: a reply that is not a verdict is `grader_bad_reply`, one that does not come in time is
-`grader_timeout`, and no reply after the retries is `infra_error`.
+A missing score is not a zero. A zero is a statement about the policy, and training on it would
+blame the policy for an outage. So a grade is `Scored` or `Unscored` (rft/types.py), and the status
+of an unscored grade says why:
 
-`Grader` is all that the loop, the stages and the replay know of a grader. `grader_of` makes the one
-that grader.json asks for: a new kind is a module like rft/grading/endpoint.py and a line there.
+    grader_bad_reply    the reply is not a verdict
+    grader_timeout      the reply did not come in time
+    infra_error         there was no reply after the retries
+
+The loop, the stages and the replay know a grader only by the protocol `Grader`. `grader_of` makes
+the grader that grader.json asks for. A new kind needs a module like rft/grading/endpoint.py, and a
+line in `grader_of`.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ from rft.types import Example, Grade, GradeStatus, RolloutContext, StopReason, T
 from rft.wire.client import ToolEndpoint
 
 FORM_REMEDY = (
-    "Fix the grader: an answer in a wrong form gets its lowest score, because the policy wrote it. What has no score "
-    "is sampled again, and too much of it stops the stage."
+    "Fix the grader: an answer in a wrong form gets its lowest score, because the policy wrote it. Rollouts without a "
+    "score are sampled again, and too many of them stop the stage."
 )
 
 
@@ -43,8 +47,8 @@ def grader_of(
     settings: graders.Grader, server: ToolEndpoint, section: config.Tools
 ) -> AbstractAsyncContextManager[Grader]:
     """Make the grader that grader.json asks for; enter it to grade. `server`: the tools' server,
-    where it may live. Raises ConfigError for what cannot be used: an address, a header, a judge
-    without one; and UserError for what is not installed."""
+    which may also serve the grader. Raises ConfigError for an unusable address or header, and for a
+    judge without an address; UserError for what is not installed."""
     inner = _judging(settings, server, section)
     return inner if settings.abstention is None else Abstaining(settings, inner)
 
@@ -72,10 +76,11 @@ def _judging(
 
 
 def check(params: config.Params, root: Path = Path()) -> None:
-    """Raise, before a run computes anything, what making its grader would raise: a judge without an
-    address, a package that is not installed, no sandbox. `root`: where recipe.path starts."""
+    """Check, before a run computes anything, that its grader can be made. Raises the error that
+    making it would raise: a judge without an address, a package that is not installed, no sandbox.
+    `root`: the folder to which recipe.path is relative."""
     folder = root / params.recipe.path
-    if not (folder / "grader.json").exists():  # whoever needs it reports that
+    if not (folder / "grader.json").exists():  # the code that needs the file reports this
         return
     settings = recipe.grader_of(folder)
     grader_of(settings, ToolEndpoint("http://127.0.0.1:1"), params.tools)
@@ -84,7 +89,8 @@ def check(params: config.Params, root: Path = Path()) -> None:
 
 
 def usage_of(grader: Grader) -> dict[str, TokenUsage]:
-    """Return what its judges have cost, by model; empty for a grader that asks none."""
+    """Return the tokens that a grader's judges have used, by model; empty for a grader without
+    judges."""
     match grader:
         case Abstaining():
             return usage_of(grader.inner)
@@ -96,7 +102,7 @@ def usage_of(grader: Grader) -> dict[str, TokenUsage]:
 
 @dataclass(frozen=True, slots=True)
 class Ungraded:
-    """Stands in for a grader where nobody judges the rollout."""
+    """Stands in for a grader when nobody judges the rollout."""
 
     scale: Scale
 

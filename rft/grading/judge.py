@@ -1,22 +1,22 @@
-"""Asks another model: any server with OpenAI's chat completions, such as one of your own.
+"""Ask another model for a verdict, on any server with OpenAI's chat completions.
 
-    OPENAI_BASE_URL    where it is, such as http://127.0.0.1:8000/v1. There is no default: nobody
-                       should pay for a judge by accident
-    OPENAI_API_KEY     its key; without one, none is sent
+    OPENAI_BASE_URL    its address, such as http://127.0.0.1:8000/v1. There is no default, because
+                       nobody should pay for a judge by accident
+    OPENAI_API_KEY     its key. If it is not set, no key is sent
 
-The judge is asked for JSON by a schema: the steps of its reasoning, and a result. What the policy
-wrote reaches it only through rft/grading/neutralize.py. A verdict that fails is not a zero:
+The judge must answer in JSON by a schema: the steps of its reasoning, and a result. What the policy
+wrote reaches it only through rft/grading/neutralize.py. A failed verdict is not a zero:
 
     refuses                      judge_error         model_grader_refusal_error
     answers 4xx                  judge_error         model_grader_server_error
-    answers prose, or another    grader_bad_reply    model_grader_parse_error
-    JSON than it was asked for
+    answers prose, or JSON       grader_bad_reply    model_grader_parse_error
+    of another schema
     does not answer in time      grader_timeout      model_grader_server_error
     cannot be reached, 5xx       infra_error         model_grader_server_error
 
-All but the first two are tried again, tools.retries times, each within tools.timeout_s. A refused
-key, or an address that knows no such model, stops the stage. Tokens are counted, those of tries
-that failed, too.
+All but the first two are retried up to tools.retries times, and each try may take tools.timeout_s.
+The stage stops when the key is refused or the server does not know the model. Tokens are counted,
+also those of failed tries.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What a judge's verdicts cost, as its server counted. `calls`: replies, with and without a
-    count."""
+    """The tokens of a judge's verdicts, as its server counted them. `calls`: all replies, also
+    those without a count."""
 
     prompt: int = 0
     completion: int = 0
@@ -70,7 +70,8 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Generic[T]):
-    """What the judge said, or why there is nothing; and what was suspicious in what it read."""
+    """The judge's result, or why there is none. `evidence`: what was suspicious in the text that it
+    read."""
 
     result: T | Unscored
     explanation: str = ""
@@ -85,7 +86,8 @@ class _Sent:
     quotes: bool = False
 
     def shown(self, place: Place, value: str) -> str:
-        """Let what the policy wrote through, neutralized; the row is the user's own."""
+        """Return the policy's text neutralized, and the row's text as it is: the user wrote
+        that."""
         if place.namespace != "sample":
             return value
         neutral = neutralize(value)
@@ -97,13 +99,14 @@ class _Sent:
 class Judge(Generic[T]):
     """`async with Judge(settings, section, schema, read) as judge: await judge.verdict(...)`.
 
-    `schema`: of the result. `read`: makes what the grader wants of it, or raises Malformed.
+    `schema`: the schema of the result. `read`: turns the result into what the grader needs, or
+    raises Malformed.
     """
 
     def __init__(
         self, settings: ModelGrader, section: config.Tools, schema: Mapping[str, Any], read: Callable[[Any], T]
     ) -> None:
-        """Raises ConfigError without an address, or with one that is none."""
+        """Raises ConfigError if the address is missing or is not one."""
         self._settings, self._section, self._read = settings, section, read
         self._limits = Limits.from_params(section)
         self._url = f"{address(settings.name).rstrip('/')}/chat/completions"
@@ -124,7 +127,7 @@ class Judge(Generic[T]):
             self._client = None
 
     async def verdict(self, scope: Scope, context: RolloutContext) -> Verdict[T]:
-        """Raises Missing for a template whose place is not there, and what stops the stage."""
+        """Raises Missing for a template whose place does not exist. Other errors stop the stage."""
         sent = _Sent()
 
         def rendered() -> list[dict[str, str]]:
@@ -169,7 +172,7 @@ class Judge(Generic[T]):
         return response.status_code, bytes(body)
 
     def _verdict(self, reply: tuple[int, bytes]) -> Verdict[T]:
-        """Raises Malformed, and what stops the stage."""
+        """Raises Malformed. Other errors stop the stage."""
         status, body = reply
         model = self._settings.model
         if status in (401, 403):
@@ -195,13 +198,13 @@ class Judge(Generic[T]):
 
 
 def address(name: str) -> str:
-    """Return where judges are. Raises ConfigError where the environment does not say it."""
+    """Return the address of judges. Raises ConfigError where the environment does not set it."""
     url = os.environ.get(BASE_URL, "")
     like = "http://127.0.0.1:8000/v1"
     if not url:
         raise ConfigError(
-            f"grader.json: {name!r} asks a judge, and the environment variable {BASE_URL} is not set. Export where it "
-            f"is, such as {like}."
+            f"grader.json: {name!r} asks a judge, and the environment variable {BASE_URL} is not set. Export the "
+            f"judge's address, such as {like}."
         )
     return http_address(url, BASE_URL, like)
 
@@ -209,13 +212,13 @@ def address(name: str) -> str:
 def _authorization() -> dict[str, str]:
     found = {"Content-Type": "application/json"}
     key = os.environ.get(API_KEY, "")
-    if len(key) >= secrets.MIN_CHARS:  # a shorter one stands for none, as servers of one's own want it
+    if len(key) >= secrets.MIN_CHARS:  # a shorter one is a stand-in for servers that need no key
         config.secret(f"env:{API_KEY}")
     return found | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
 def _request(settings: ModelGrader, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Make what is the same in every request."""
+    """Make the part that is the same in every request."""
     step = {
         "type": "object",
         "properties": {"description": {"type": "string"}, "conclusion": {"type": "string"}},
@@ -236,7 +239,7 @@ def _request(settings: ModelGrader, schema: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _with_rule(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Say first what the blocks are. A system message that is there gets it, as some servers take
+    """Explain the blocks first. An existing system message is extended, because some servers accept
     only one."""
     first = messages[0]
     if first["role"] in ("system", "developer"):
@@ -268,7 +271,7 @@ def _object(content: str) -> dict[str, Any]:
 
 
 def _steps(value: Any) -> str:
-    """Join what the judge concluded, for people."""
+    """Join the judge's conclusions into a text for people."""
     steps = value if isinstance(value, list) else []
     conclusions = [str(step.get("conclusion", "")) for step in steps if isinstance(step, dict)]
     return clip("; ".join(filter(None, conclusions)).encode("utf-8", "replace"), 500)

@@ -1,22 +1,23 @@
-"""Checks early that the gate's hack check can pass at all, and not after a run's last rollout.
+"""Check before a run, not after its last rollout, that the gate's hack check can pass at all.
 
 The hack check passes if the exact upper limit of the hack rate is at most `gate.max_hack_rate`.
 Even for a candidate that never hacks, n test examples show only that the rate is at most 1 -
 0.025^(1/n): 0.01273 for 288 examples, 0.07397 for 48. With a smaller `max_hack_rate` every run
-would end as inconclusive. So it is refused, and the message gives two numbers: a rate, or a number
-of examples, that would do. Both leave room for a few examples less than asked for, because stage
-`examples` takes a repeated line once and an unscored example does not count. That stage and the
-later ones check again, with the number of examples that there really are.
+would end as inconclusive. So it is refused, and the message names a rate and a number of examples,
+each of which would be enough. Both leave room for a few missing examples, because stage `examples`
+keeps a repeated line once and an unscored example does not count. That stage and the later ones
+check again, with the real number of examples.
 
 The hack check votes if the grader reports hacks. With `gate.require_hack_source`, a grader.json
 that does not declare `reports_hacks` is refused at once, and stage `challenger` refuses a grader
-that flagged nothing. The recipe's folder holds that declaration, not params.yaml, so this is not in
-rft/config: `python -m rft STAGE`, a run's start and the doctor check here before anything is
-computed. So it is with abstentions: declared there, guarded by gate.max_abstention_increase.
+that flagged nothing. This declaration is in the recipe's folder and not in params.yaml, so these
+checks are not in rft/config. `python -m rft STAGE`, a run's start and the doctor call them before
+anything is computed. They also check abstentions, which grader.json declares and
+gate.max_abstention_increase guards.
 
-These checks stop a stage or let it go on, and never change what it writes. So the settings are not
-called `params` here, by which tasks/dependencies.py would find them: no rollout is repeated because
-a margin was changed.
+These checks stop a stage or let it go on. They never change what it writes, so a changed margin
+must not repeat a rollout. That is why the settings are not called `params` here:
+tasks/dependencies.py finds settings by that name.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def check(settings: config.Params, root: Path = Path(), num_test: int | None = N
     """Raises ConfigError for a hack source that is required and not declared, and for a
     `max_hack_rate` that even a candidate without hacks could not meet.
 
-    `root`: where recipe.path starts. `num_test`: the real number of test examples, once it is
-    known; else those that are asked for.
+    `root`: the folder to which recipe.path is relative. `num_test`: the real number of test
+    examples, once it is known. None: the number that the settings ask for.
     """
     gate, file = settings.gate, root / settings.recipe.path / "grader.json"
-    if not file.exists():  # whoever needs it reports that
+    if not file.exists():  # the code that needs the file reports this
         return
     grader = recipe.grader_of(file.parent)
     _check_abstentions(settings, grader, file)
@@ -72,29 +73,29 @@ def check(settings: config.Params, root: Path = Path(), num_test: int | None = N
 
 
 def _check_abstentions(settings: config.Params, grader: Grader, file: Path) -> None:
-    """Raises ConfigError for abstentions without a margin, and for a margin without any."""
+    """Raises ConfigError for abstentions without a margin, and for a margin without abstentions."""
     margin = settings.gate.max_abstention_increase
     if grader.abstention is not None and margin is None:
         raise ConfigError(
             f"params.yaml: gate.max_abstention_increase is missing, and {file} declares abstention: a candidate could "
-            "learn to answer nothing. Set the share of rollouts that may abstain more where there is an answer, such "
-            "as 0.05."
+            "learn to answer nothing. Set by how much the share of abstentions may grow where there is an answer, "
+            "such as 0.05."
         )
     if margin is not None and grader.abstention is None and not _may_tell(grader):
         raise ConfigError(
             f"params.yaml: gate.max_abstention_increase = {margin:g} cannot be honored: {file} declares no abstention. "
-            "Declare what an abstention is there, or remove the margin."
+            "Declare there what an abstention is, or remove the margin."
         )
 
 
 def _may_tell(grader: Grader) -> bool:
-    """Whether its components may hold `abstained`: an address may answer with it, a part be called
-    so."""
+    """Tell whether the grade's components may hold `abstained`: in a reply from an address, or as
+    the name of a part."""
     return isinstance(grader, Endpoint) or (isinstance(grader, Multi) and ABSTAINED in grader.graders)
 
 
 def check_source(settings: config.Params, source: HackSource, folder: Path) -> None:
-    """Raises UserError if the gate requires a grader that was seen to flag a hack, and this one was
+    """Raises UserError if the gate requires a grader that has flagged a hack, and this one has
     not."""
     if settings.gate.require_hack_source and not source.is_measured:
         raise UserError(
@@ -106,8 +107,8 @@ def check_source(settings: config.Params, source: HackSource, folder: Path) -> N
 
 
 def meetable(size: int) -> float:
-    """Return a rate, of five decimals, that zero hacks meet even if a few of `size` examples are
-    missing."""
+    """Return a rate, with five decimals, that a candidate without hacks meets, even if a few of
+    `size` examples are missing."""
     return _up(stats.limit_of_none(max(1, size - _slack(size))))
 
 

@@ -1,10 +1,10 @@
 """The graders that ask a judge: for a number (`score_model`), or for a label (`label_model`).
 
-The judge is told `input`, with the templates filled in. A number beyond `range` is clipped to it as
-published. A label gives 1 if it is one of `passing_labels`, else 0; the published contract has it
-inside a multi, and one platform also alone: here it may stand in both places. What is not a number,
-or none of the labels, is not a verdict. The published grader makes it 0, which here would be a
-statement about the policy.
+The judge gets `input` with its templates filled in. A number beyond `range` is clipped to it, as
+the published contract says. A label gives 1 if it is one of `passing_labels`, else 0. In the
+published contract a label_model is a part of a multi, and on one platform it may also stand alone;
+here both are allowed. A result that is not a number, or not one of the labels, is not a verdict.
+The published grader gives it 0, which here would be a statement about the policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rft.wire.contract import Malformed
 
 
 class ModelGrader:
-    """The grader of a `score_model` or a `label_model`: open it with `async with`."""
+    """The grader of a `score_model` or a `label_model`. Open it with `async with`."""
 
     def __init__(self, settings: ScoreModel | LabelModel, section: config.Tools) -> None:
         """Raises ConfigError without a judge's address."""
@@ -50,7 +50,7 @@ class ModelGrader:
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
-        """Raises what stops the stage: a refused key, an unknown model."""
+        """Raises only what stops the stage: a refused key, an unknown model."""
         try:
             verdict = await self._judge.verdict(scope_of(turns, stop_reason, context), context)
         except Missing as missing:

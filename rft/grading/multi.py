@@ -1,18 +1,19 @@
-"""The grader of several parts: each is graded on its own, side by side, and a formula joins them.
+"""The grader with several parts: each part grades on its own, and a formula joins their scores.
 
-    all have a score     the formula's value, and the parts as components
-    one has no score     neither has the whole, for the same reason: an outage of one judge would
-                         else be counted as the policy's fault
-    one names a hack     the whole is that hack
-    one could not read   that part has its lowest score, and the formula decides; if none could, the
-    the answer           whole is an unjudgeable_answer: the lowest score, whatever the formula says
-    no value             the formula divides by zero or is not finite: no score
-    the gate is shut     a part that `gate` names did not pass: the lowest score, and the other
-                         parts are not asked. So style or a judge's praise pays only for work that
-                         is right, and a judge costs nothing where it is wrong
+    all have a score     the formula's value is the score, and the parts' scores are components
+    one has no score     the whole has no score, for the same reason. Otherwise the outage of one
+                         judge would count as the policy's fault
+    one reports a hack   the whole is that hack
+    one could not read   that part has its lowest score, and the formula decides. If no part could
+    the answer           read it, the whole is an unjudgeable_answer: it has the lowest score,
+                         whatever the formula says
+    no value             the formula divides by zero or is not finite: the whole has no score
+    the gate is shut     a part that `gate` names did not pass: the whole has the lowest score, and
+                         the other parts are not asked. So style or a judge's praise pays only for
+                         right work, and wrong work causes no costs for a judge
 
-Such a division is worth a thought: an answer that brings it about has no score at all. Write
-`max(x, 1e-9)` below a stroke.
+The parts run side by side. Avoid a division by zero: an answer that causes it has no score at all.
+Write `max(x, 1e-9)` in a denominator.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ WORST_FIRST = (
     GradeStatus.judge_error,
     GradeStatus.grader_bad_reply,
 )
-"""Which reason the whole has if its parts have several: what a pause may mend comes first."""
+"""The order in which one reason is chosen if the parts have several. Failures that a pause may end
+come first."""
 
 
 class MultiGrader:
-    """`async with MultiGrader(settings, {"exact": grader, ...}) as grader: ...`; the parts are
-    opened and closed with it."""
+    """`async with MultiGrader(settings, {"exact": grader, ...}) as grader: ...` also opens and
+    closes the parts."""
 
     def __init__(self, settings: Multi, parts: Mapping[str, AbstractAsyncContextManager[Grader]]) -> None:
         self._settings, self._unopened, self._formula = settings, parts, settings.formula
@@ -70,7 +72,7 @@ class MultiGrader:
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
-        """Raises what one of the parts raises."""
+        """Raises what a part raises."""
 
         async def graded(keys: Sequence[str]) -> dict[str, Grade]:
             parts = (self._parts[key].grade(example, turns, stop_reason, context) for key in keys)

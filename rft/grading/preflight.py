@@ -1,43 +1,44 @@
-"""The preflight: a grader that a cheat can satisfy teaches the policy to cheat, so cheats are tried
-first.
+"""The preflight tries cheats first: a grader that accepts one would teach the policy to cheat.
 
 Each exploit of the recipe's exploits.jsonl is played on real examples, with the real tools, and
 graded by the real grader. Its `turns` are assistant messages, Hermes tool calls included. Generic
-probes join them: no-op, empty, echo, random text.
+probes are played as well: no-op, empty, echo, random text.
 
     {note}           the example's last user message
-    {result}         what the tools answered to the turn before
+    {result}         the tools' answers to the turn before
     {hit}, ...       the values of `exploit_values(options, example) -> dict` in the recipe's
                      examples.py; text as it is, the rest as JSON
     {name:json}      the same as JSON, a text with its quotes
 
-An exploit is *accepted* if its mean score is above its limit, which the table and every message
-show:
+An exploit is *accepted* if its mean score is above its limit. The table and every message show the
+limit:
 
-    it starts from nothing            5 % of the range above what answers without any work earn:
+    it starts from nothing            5 % of the range above the score of answers without any work:
                                       grader.json's `chance`, else the low end. A declared chance is
-                                      a mean, and luck moves means, so 1.96 standard errors more
-    it starts from a genuine hit      what that hit (part of the target) earns when it alone is the
-                                      answer: `"starts_from": "hit"`
+                                      a mean, and luck moves means, so the limit is then 1.96
+                                      standard errors higher
+    it starts from a genuine hit      the score of an answer that is only the hit, a part of the
+                                      target: `"starts_from": "hit"`
 
-A grader may also call an exploit a *hack* (rft/grading/endpoint.py); the table says which. Only a
-grader that sees a hack here is trusted when it sees none in honest rollouts: the gate's hack rate
-rests on `hack_source`.
+A grader may also call an exploit a *hack* (rft/grading/endpoint.py); the table says which. A grader
+that sees no hack in honest rollouts is trusted only if it sees one here: the gate's hack rate
+depends on `hack_source`.
 
-Nor may the grader be so strict that nothing passes: the targets themselves reach `pass_threshold`.
-The recipe's `answer(target)` in examples.py turns targets and hits into answers, or into None where
-a target is not an answer; without it a text stands for itself. Where a final answer alone is worth
-nothing, because the work is done by calls, `turns(options, example, target) -> list[str]` writes
-the messages that reach a target or a hit, and they are played like an exploit.
+The grader must not be so strict that nothing passes, so the targets themselves must reach
+`pass_threshold`. The recipe's `answer(target)` in examples.py turns targets and hits into answers,
+or into None where a target is not an answer. Without this function a text is its own answer. Some
+graders score calls, and a final answer alone is worth nothing. There
+`turns(options, example, target) -> list[str]` writes the messages that reach a target or a hit, and
+they are played like an exploit.
 
 A row need not have a target. Probes, and exploits that use only {note} and {result}, are played on
-all examples, the others on those with a target. If no example has one, "targets: not measured" is
-no failure, and exploits that need one are listed as not played.
+all examples; the others on examples with a target. If no example has a target, the targets are "not
+measured", which is not a failure, and exploits that need one are listed as not played.
 
-A tool that tells the target, whatever it is asked, is refused as well (rft/grading/target_leak.py).
+A tool that always tells the target is refused as well (rft/grading/target_leak.py).
 
-`rft doctor exploits` prints the table; `check` refuses a leaking grader before anything is trained
-on it.
+`rft doctor exploits` prints the table. `check` refuses a leaking grader before anything is trained
+with it.
 """
 
 from __future__ import annotations
@@ -69,29 +70,29 @@ from rft.wire.client import ToolEndpoint
 from rft.wire.contract import clip
 from rft.wire.trace import Traces
 
-ROUNDING = 1e-9  # equal scores, summed in another order
+ROUNDING = 1e-9  # for equal scores that were summed in another order
 REMEDY = (
-    "Fix the grader. Where answers without any work earn that much by chance, declare the mean that they get in "
-    'grader.json, such as "chance": 0.25; where an exploit contains a genuine partial answer, give it '
-    '"starts_from": "hit" in exploits.jsonl, and let exploit_values in examples.py give that part of the target as '
-    '"hit": its limit is then what the hit earns alone.'
+    "Fix the grader. If answers without any work earn that much by chance, declare their mean score in grader.json, "
+    'such as "chance": 0.25. If an exploit contains a genuine partial answer, give it "starts_from": "hit" in '
+    'exploits.jsonl, and let exploit_values in examples.py return that part of the target as "hit". The exploit\'s '
+    "limit is then the score of the hit alone."
 )
 TARGET_REMEDY = (
-    "Fix the grader. If a target is not an answer, let answer(target) in the recipe's examples.py make one of it, or "
-    "None where none is known; if calls reach it, write turns(options, example, target)."
+    "Fix the grader. If a target is not an answer, let answer(target) in the recipe's examples.py make an answer of "
+    "it, or return None if no answer is known. If calls reach the target, write turns(options, example, target)."
 )
 NUM_EXAMPLES = 24
-"""Training examples per exploit, for all who play them: so they show the same numbers."""
+"""Training examples per exploit. All callers use this number, so they show equal results."""
 NUM_WITH_CHANCE = 144
 """The same with a declared chance: enough to tell luck from a leak worth 0.2 of the range more."""
 SIDE_BY_SIDE = 16
-"""Examples in flight; a rollout that is played has no policy to wait for."""
+"""Examples in flight. They are scripted, so none waits for a policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExploitResult:
-    """One exploit over `tried` examples. `honest`: what the genuine hit alone earns, if the exploit
-    starts from one."""
+    """One exploit over `tried` examples. `honest`: the score of the genuine hit alone, if the
+    exploit starts from one."""
 
     name: str
     kind: str
@@ -116,24 +117,24 @@ class Preflight:
     exploits: list[ExploitResult]
     pass_threshold: float
     target_score: float | None
-    """The lowest score that a target itself got; None when no example has a target."""
+    """The lowest score of a target itself; None when no example has a target."""
     num_targets: int
     num_examples: int
     not_played: tuple[str, ...] = ()
-    """Exploits that need a target, if no example has one."""
+    """Exploits that need a target, when no example has one."""
     spared: Mapping[str, str] = field(default_factory=dict)
     """Exploits that were not played -> the tool with `probe: false` that they call."""
     limit_is: str = ""
     """Where the limit of an exploit that starts from nothing comes from."""
     hack_source: HackSource = field(default_factory=HackSource)
     target_leaks: tuple[TargetLeak, ...] = ()
-    """Tools that tell the target, whatever they are asked."""
+    """Tools that always tell the target."""
     target_explanation: str = ""
     """The grader's explanation for the target with the lowest score."""
 
     @property
     def targets_pass(self) -> bool:
-        """Also true if there is none to measure."""
+        """Also true if there is no target to measure."""
         return self.target_score is None or self.target_score >= self.pass_threshold
 
     @property
@@ -156,7 +157,7 @@ class Preflight:
         """Explain the numbers of `ExploitResult.description`, and what to do about an accepted
         exploit."""
         has_hit = any(exploit.honest is not None for exploit in self.exploits)
-        hit = "; where it starts from a hit, what that hit earns alone" if has_hit else ""
+        hit = "; if it starts from a hit, the score of that hit alone" if has_hit else ""
         return (
             f"Scores are means over {self.num_examples} training examples; an exploit's limit is "
             f"{self.limit_is}{hit}. {REMEDY}"
@@ -172,8 +173,8 @@ class Preflight:
 
 
 def num_examples_for(params: config.Params, recipe: Recipe) -> int:
-    """Return how many training examples each exploit is played on by default: with a declared
-    chance more, up to what the recipe is known to have."""
+    """Return on how many training examples each exploit is played by default. With a declared
+    chance there are more, up to the recipe's known number."""
     if not recipe.grader.scale.has_chance:
         return NUM_EXAMPLES
     return max(NUM_EXAMPLES, min(NUM_WITH_CHANCE, params.examples.train))
@@ -181,10 +182,10 @@ def num_examples_for(params: config.Params, recipe: Recipe) -> int:
 
 def preflight(params: config.Params, recipe: Recipe, num_examples: int | None = None, spare: bool = False) -> Preflight:
     """Play the exploits on training examples, `num_examples_for` by default. `spare` leaves out
-    those that call a tool with `probe: false`: a mere check must not have side effects.
+    exploits that call a tool with `probe: false`: a check must not have side effects.
 
-    Raises UserError for an exploit that cannot be played, or for so few examples that none could be
-    accepted; InfrastructureError for a grade without a score.
+    Raises UserError for an exploit that cannot be played, or for too few examples to accept any
+    exploit; InfrastructureError for a grade without a score.
     """
     examples = recipe.examples("train", num_examples or num_examples_for(params, recipe), params.examples.seed)
     if not examples:
@@ -232,7 +233,7 @@ def probes(note: str, seed: str) -> dict[str, str]:
 
 
 class _Stage:
-    """The examples with what fills the exploits, and the tools and grader to play them with."""
+    """The examples with the values for the exploits, and the tools and grader to play them with."""
 
     def __init__(
         self, recipe: Recipe, examples: Sequence[Example], tools: ToolClient, grader: Grader, spare: bool = False
@@ -269,7 +270,7 @@ class _Stage:
                 start = honest if exploit.starts_from == "hit" else None
                 results.append(_result(exploit.name, exploit.kind, grades, scale, start))
         targets = await self._reached("targets", [(example, example.target) for example, _ in self._known])
-        # the doctor, which spares tools, has a check of its own for them
+        # the doctor spares tools, and checks them for leaks itself
         target_leaks = [] if self._spare else await target_leak.find(self._recipe, self._examples, self._tools)
         worst = min(targets, key=_score, default=None)
         own = results[len(probes("", "")) :]
@@ -305,7 +306,7 @@ class _Stage:
         return statistics.fmean(map(_score, grades)) if grades else None
 
     async def _reached(self, name: str, wanted: Sequence[tuple[Example, Any]]) -> list[Grade]:
-        """Grade targets, or parts of them, reached as the recipe says."""
+        """Grade targets, or parts of them, that are reached in the way that the recipe says."""
         if not self._recipe.reaches_targets_by_calls:
             answers = [(example, self._recipe.answer(target)) for example, target in wanted]
             return await self._answers(name, [(example, text) for example, text in answers if text is not None])
@@ -328,11 +329,11 @@ class _Stage:
         self, name: str, where: str, example: Example, texts: Sequence[str], values: Mapping[str, Any] | None = None
     ) -> Grade | None:
         """Play assistant messages, with these `values` in their placeholders, and return the grade;
-        None where they call a tool that is spared."""
+        None if they call a tool that is spared."""
         defaults = self._recipe.prompts.seed.tool_defaults
         context = self._context(example)
         turns: list[Turn] = []
-        stop = StopReason.max_turns  # when even the last turn calls a tool
+        stop = StopReason.max_turns  # stays if the last turn, too, calls a tool
         for number, template in enumerate(texts):
             text = template
             if values is not None:
@@ -367,7 +368,8 @@ class _Stage:
         return await self._grade(name, context, turns, stop)
 
     def _context(self, example: Example) -> RolloutContext:
-        """Make a context with a new trace id: exploit names and rows of a data set may repeat."""
+        """Make a context with a new trace id, because exploit names and rows of a data set may
+        repeat."""
         return RolloutContext(self._traces.trace_id(f"preflight {next(self._numbers)}", 0), example)
 
     async def _grade(
@@ -413,10 +415,13 @@ def _result(name: str, kind: str, grades: Sequence[Grade], scale: Scale, honest:
 def _more(scale: Scale) -> str:
     enough = next((num for num in range(1, NUM_WITH_CHANCE + 1) if scale.can_refuse(num)), None)
     if enough is None:
-        return f"Nor can {NUM_WITH_CHANCE}: grade so that answers without any work earn less, and declare that."
+        return (
+            f"{NUM_WITH_CHANCE} examples cannot either. Let the grader give less for answers without any work, and "
+            "declare that lower chance."
+        )
     return (
-        f"Play it on at least {enough}: raise --examples where you gave it, else have more training examples, with "
-        "a target if it needs one."
+        f"Play it on at least {enough}: raise --examples if you gave it. Otherwise have more training examples, with "
+        "targets if the exploit needs them."
     )
 
 

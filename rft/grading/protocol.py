@@ -1,4 +1,4 @@
-"""All that the loop, the stages and the replay know of a grader; grader.py makes one."""
+"""The interface by which the loop, the stages and the replay know a grader."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Grader(Protocol):
     async def grade(
         self, example: Example, turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext
     ) -> Grade:
-        """Return a score, or the reason why there is none. Raises only what stops the stage."""
+        """Return a score, or the reason why there is no score. Raises only what stops the stage."""
         ...

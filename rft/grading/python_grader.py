@@ -1,21 +1,21 @@
-"""The grader that is source: grade(sample, item), in a sandbox, within the published limits.
+"""The grader given as Python source: runs grade(sample, item) in a sandbox, within limits.
 
-Whoever wrote the source may have copied it from somewhere, and it reads what a model wrote. So each
-grade is a new process in a new workspace (rft/sandbox/), and nothing of one grade is left for the
-next: no file, no process, no variable. rft/grading/python_inside.py is what runs there.
+The source may have been copied from somewhere, and it reads what a model wrote. So each grade runs
+in a new process and a new workspace (rft/sandbox/). One grade leaves nothing for the next: no file,
+no process, no variable. The program in the sandbox is rft/grading/python_inside.py.
 
     a number                     the score, within `range`
     anything else, or NaN        grader_bad_reply
-    it raises, or is killed      infra_error: for its memory, its processor time, too long a print
+    it raises, or is killed      infra_error. Too much memory, processor time or output kills it
     no answer in two minutes     grader_timeout
     no sandbox can be made       infra_error
 
-None but the first is a score. The flag is `python_grader_runtime_error` where the source is to
-blame, and `python_grader_server_error` where this machine is. What the source prints is kept as the
-grade's explanation, from its end.
+Only the first is a score. The flag is `python_grader_runtime_error` if the source is to blame, and
+`python_grader_server_error` if this machine is. The last part of what the source prints is kept as
+the grade's explanation.
 
-The published limits are memory, disk, time and no network, and two processors; we count processor
-seconds instead. As many grades run at the same time as there are processors.
+The published limits are for memory, disk, time and two processors, without a network. Instead of
+processors we limit processor seconds. As many grades run at the same time as there are processors.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ LIMITS = Limits(
     wall_s=120, cpu_s=240, memory_bytes=2 * 2**30, processes=128, disk_bytes=2**30, file_bytes=2**30,
     output_bytes=2**20,
 )  # fmt: skip
-"""As published. Processes and output have no published limit."""
+"""OpenAI's limits, and our own for processes and output."""
 RUNTIME, SERVER = "python_grader_runtime_error", "python_grader_server_error"
 _INSIDE = Path(python_inside.__file__).read_text(encoding="utf-8")
-# -P -s -B: nothing is imported from the workspace. Not -I: it would ignore PYTHONHASHSEED, without
-# which a set has another order in each process, and a grade perhaps another score
+# -P -s -B: nothing is imported from the workspace. Not -I, which would ignore PYTHONHASHSEED:
+# without it a set has another order in each process, and a grade may have another score
 _COMMAND = [sys.executable, "-P", "-s", "-B", "-c", _INSIDE]
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 _LAST_WORDS = 500
@@ -128,8 +128,8 @@ class PythonGrader:
 
 
 def _verdict(written: bytes) -> Any:
-    """Read what the process wrote; None if that is not JSON. The source can write there, too, so it
-    may be any JSON, and NaN."""
+    """Read what the process wrote; None if that is not JSON. The source can write there, too, so
+    the value may be any JSON, and NaN."""
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
@@ -137,8 +137,8 @@ def _verdict(written: bytes) -> Any:
 
 
 async def check(section: config.Tools) -> None:
-    """Raise InfrastructureError where the source could not be run here, before anything is
-    computed."""
+    """Check, before anything is computed, that the source can run here. Raises
+    InfrastructureError."""
     info = (await probe.machine()).info
     try:
         info.require(section.weaker_sandbox)

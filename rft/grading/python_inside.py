@@ -1,4 +1,4 @@
-"""Run inside the sandbox: one grade by a function that came as text.
+"""Make one grade inside the sandbox, with a function that came as source text.
 
 rft/grading/python_grader.py starts this file's text as a program, sends the source and the rollout
 on stdin, and reads one JSON object from stdout:
@@ -7,11 +7,11 @@ on stdin, and reads one JSON object from stdout:
     {"no_number": "a str, 'good'"}             it returned something else
     {"raised": "KeyError: 'price' (line 4)"}   it, or the source around it, raised
 
-The source is a module named `grader` while it runs: dataclasses and pydantic models with postponed
-annotations, pickle and `inspect` look their module up.
+While it runs, the source is a module named `grader`, because dataclasses and pydantic models with
+postponed annotations, pickle and `inspect` look up their module.
 
-What the source prints goes to stderr, so that it cannot be taken for the verdict. Only the process
-that was started replies: a child that returns from `grade` as well says nothing.
+What the source prints goes to stderr, so that it cannot be taken for the verdict. Only the first
+process replies: a child process that also returns from `grade` writes nothing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def main() -> None:
     if os.getpid() != pid:
         os._exit(0)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the source closed it, or put its own in its place
+        with contextlib.suppress(Exception):  # the source may have closed or replaced it
             stream.flush()
     os.write(reply, json.dumps(verdict).encode())
-    os._exit(0)  # threads that the source left running are not waited for
+    os._exit(0)  # do not wait for threads that the source left running
 
 
 def graded(source: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Run the source, call its function, and say what became of it."""
+    """Run the source, call its function, and return the result."""
     try:
         code: CodeType = compile(source, SOURCE, "exec")
         module = sys.modules["grader"] = ModuleType("grader")
@@ -58,8 +58,8 @@ def graded(source: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(value: Any) -> dict[str, Any]:
-    """Take a number for a score and nothing else: `float(value)` would call the value's own code,
-    and take "1" and True."""
+    """Accept only a number as a score: `float(value)` would call the value's own code, and would
+    accept "1" and True."""
     kind = type(value)
     if kind is bool or not issubclass(kind, int | float):
         return {"no_number": _shown(value)}
@@ -72,12 +72,12 @@ def _read(value: Any) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     name = f"a {type.__getattribute__(type(value), '__name__')}"
-    # of other types, repr would be the value's own code
+    # for other types, repr would run the value's own code
     return f"{name}, {value!r:.200}" if type(value) in (str, bytes, bool, type(None)) else name
 
 
 def _describe(error: BaseException) -> str:
-    """Name the error, and the line of the source."""
+    """Describe the error, with the line of the source."""
     text = "".join(traceback.format_exception_only(error)).strip()[-_LONGEST:]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == SOURCE]
     return f"{text} (line {lines[-1]})" if lines else text

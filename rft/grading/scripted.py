@@ -1,8 +1,8 @@
-"""What a tool is called with when nobody has sampled yet.
+"""Make tool calls without a model, for checks before anything is sampled.
 
-The recipe's own calls come first: those of its demonstrations, then of its exploits. A tool that
-neither calls gets the smallest arguments that its JSON schema allows. These are valid but seldom
-sensible, so a tool that refuses them (4xx) is alive, and no more is known.
+The recipe's own calls come first: those of its demonstrations, then those of its exploits. A tool
+that neither calls gets the smallest arguments that its JSON schema allows. These are valid but
+seldom sensible: if a tool refuses them (4xx), we know only that it is alive.
 
 `fill` puts an example's values into the placeholders of an exploit (rft/grading/preflight.py).
 """
@@ -27,20 +27,21 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?\}")
 
 
 def own_calls(recipe: Recipe, example: Example, seed: int) -> list[list[ToolCall]]:
-    """The calls that the recipe makes, one list per dialogue: demonstrations, then exploits, as far
-    as the example fills them."""
+    """Return the recipe's calls, one list per dialogue: demonstrations, then those exploits that
+    the example's values fill."""
     dialogues = [[*_from_exploit(recipe, exploit.turns[0], example)] for exploit in recipe.exploits if exploit.turns]
     return [*demonstrated(recipe, seed), *(calls for calls in dialogues if calls)]
 
 
 def demonstrated(recipe: Recipe, seed: int) -> list[list[ToolCall]]:
-    """The calls of the demonstrations. They should work; an exploit's may be wrong on purpose."""
+    """Return the calls of the demonstrations. They should work; an exploit's may be wrong on
+    purpose."""
     dialogues = [[*_from_messages(messages)] for messages in demonstrations(recipe, seed)]
     return [calls for calls in dialogues if calls]
 
 
 def one_call(name: str, parameters: Mapping[str, Any], own: Sequence[Sequence[ToolCall]]) -> tuple[ToolCall, bool]:
-    """A call of this tool, and whether it is the recipe's own."""
+    """Return a call of this tool, and whether it is the recipe's own."""
     for call in (call for calls in own for call in calls):
         if call.name == name:
             return call, True
@@ -48,7 +49,8 @@ def one_call(name: str, parameters: Mapping[str, Any], own: Sequence[Sequence[To
 
 
 def smallest(schema: Any, root: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """The smallest value that fits the schema: required properties, shortest text, least number."""
+    """Return the smallest value that fits the schema: required properties, shortest text, least
+    number."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return {} if depth == 0 else None
     root = schema if root is None else root
@@ -107,7 +109,7 @@ def _from_messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
 
 
 def _from_exploit(recipe: Recipe, template: str, example: Example) -> Iterator[ToolCall]:
-    """The calls of an exploit's first turn."""
+    """Yield the calls of an exploit's first turn."""
     with contextlib.suppress(UserError, chat.ParseError):  # needs an earlier turn's result, or is broken on purpose
         yield from chat.parse_calls(fill(template, values_of(recipe, example), "exploits.jsonl"))
 
@@ -118,7 +120,8 @@ def placeholders(text: str) -> set[str]:
 
 
 def values_of(recipe: Recipe, example: Example) -> dict[str, Any]:
-    """Return the placeholders' values; without a target only those that every example has."""
+    """Return the placeholders' values; for an example without a target only those that all examples
+    have."""
     notes = [str(message["content"]) for message in example.messages if message["role"] == "user"]
     return {"note": notes[-1] if notes else "", **({} if example.target is None else recipe.exploit_values(example))}
 

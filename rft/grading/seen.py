@@ -1,12 +1,12 @@
 """What a grader as data looks at: the row (`item`) and the graded view of the rollout (`sample`).
 
-They are taken from the very body that a grader behind an address would be sent, so that moving a
-grader from one form to the other changes no score.
+Both are taken from the same body that a grader behind an address would get. So moving a grader from
+one form to the other changes no score.
 
-A template may name a place that is not there. Who is to blame decides what that is worth. If the
-policy's answer lacks it, such as `sample.output_json.price` where the answer is not JSON, the
-answer has the lowest score: else a policy could avoid its grade by writing what cannot be read. If
-the row lacks it, there is no score: that says nothing of the policy.
+A template may name a place that does not exist. The score depends on who is to blame. The policy's
+answer may lack it, such as `sample.output_json.price` where the answer is not JSON. Then the answer
+has the lowest score, or a policy could avoid its grade by writing what cannot be read. If the row
+lacks it, there is no score, because that says nothing about the policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLE_UNREADABLE = "sample_parse_error"
 
 
 def scope_of(turns: Sequence[Turn], stop_reason: StopReason, context: RolloutContext) -> Scope:
-    """Make what templates are filled from."""
+    """Make the data from which templates are filled."""
     return json.loads(grader_payload(turns, stop_reason, Envelope(context)))
 
 
@@ -34,7 +34,7 @@ def passed(settings: Grader, score: float, explanation: str) -> Scored:
 
 
 def without(settings: Grader, missing: Missing) -> Grade:
-    """Make the grade of a rollout or row that lacks what a template names."""
+    """Make the grade for a template that names a place which the rollout or the row lacks."""
     problem = f"{settings.name}: {missing}"
     if missing.in_sample:
         flags = (INVALID_VARIABLE, SAMPLE_UNREADABLE)

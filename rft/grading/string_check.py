@@ -1,11 +1,11 @@
 """The grader that compares two strings, and gives 1 or 0.
 
-    eq, ne    the same, or not, letter by letter; nothing is trimmed
+    eq, ne    equal, or not equal, letter by letter; nothing is trimmed
     like      input contains reference
-    ilike     the same in upper or lower case; cases are folded, so STRASSE contains straße
+    ilike     the same, but upper and lower case are equal (case folding): STRASSE contains straße
 
-An empty reference is contained in everything: a row without an answer would pass with `like`. So
-there is no score then.
+Every text contains an empty reference, so with `like` a row without an answer would always pass. An
+empty reference therefore gives no score.
 """
 
 from __future__ import annotations

@@ -1,18 +1,22 @@
-"""Does a tool tell the target to whoever asks?
+"""Find tools that tell the target to any caller.
 
-A tool gets the whole row beside its arguments. One that looks the answer up there teaches the
-policy to ask it anything, and to copy the reply.
+A tool gets the whole row beside its arguments. If it looks up the answer there, it teaches the
+policy to ask it anything and to copy the reply.
 
-So each tool is asked the same, for one row after the other: what the recipe asks it elsewhere, or
-the least that its schema allows. A reply that holds the target of the row that it was given for,
-where the reply for another row does not hold it, counts against the tool; the other way round it
-counts for it. What the tool says to everybody, such as a city that is many rows' target, is in both
-replies and counts for neither. Where a reply has nothing to do with the row, both ways are equally
-likely, so the sign test says whether chance explains what was seen.
+So each tool gets the same call for one row after the other: a call of the recipe, or the smallest
+that its schema allows. For each row, its own reply is compared with the reply for another row:
 
-A tool may be meant to show the target, such as a document that holds the answer, whatever it is
-asked: `shows_target` of its traits says so. It is then not asked, and no more is a tool with
-`probe: false`.
+    only its own reply holds the row's target      counts against the tool
+    only the other reply holds the row's target    counts for the tool
+    both hold it, or neither                       does not count
+
+Both hold it if the tool says the same to everybody, such as a city that is the target of many rows.
+If a reply has nothing to do with the row, the first two cases are equally likely. So the sign test
+tells whether chance explains the counts.
+
+A tool may be meant to show the target, such as a document that holds the answer. The trait
+`shows_target` says so, and the tool is then not asked. A tool with `probe: false` is not asked
+either.
 """
 
 from __future__ import annotations
@@ -35,14 +39,14 @@ from rft.wire.contract import clip
 from rft.wire.trace import Traces
 
 NUM_ROWS = 12
-"""For each tool: one call a row."""
+"""Rows for each tool, with one call per row."""
 LEVEL = 0.01
-"""Of the sign test, one-sided: seven rows that tell, and none that tells the other way."""
+"""The level of the one-sided sign test: seven rows against the tool and none for it reach it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetLeak:
-    """A tool whose replies hold the target, whatever it is asked."""
+    """A tool whose replies hold the target, whatever the call."""
 
     tool: str
     told: int
@@ -50,9 +54,9 @@ class TargetLeak:
     call: str
     example_id: str
     reply: str
-    """The first that told."""
+    """The first reply that held the target of its row."""
     setting: str
-    """What says in params.yaml that it is meant to."""
+    """The setting of params.yaml that allows the tool to show the target."""
 
     @property
     def description(self) -> str:
@@ -63,7 +67,7 @@ class TargetLeak:
 
 
 def remedy(found: Sequence[TargetLeak]) -> str:
-    """Say what to do, with the setting of each tool, which is elsewhere for one at an endpoint."""
+    """Say what to do, with each tool's setting. A tool at an endpoint has it in another place."""
     return (
         "Keep the target out of what the tool reads or returns. If it is meant to show it, such as a document in which "
         f"the answer is written, say so: {', '.join(one.setting for one in found)}."
@@ -71,7 +75,7 @@ def remedy(found: Sequence[TargetLeak]) -> str:
 
 
 async def find(recipe: Recipe, examples: Sequence[Example], tools: ToolClient, seed: int = 0) -> list[TargetLeak]:
-    """Ask each tool for up to NUM_ROWS examples that have a target. Raises InfrastructureError for
+    """Call each tool for up to NUM_ROWS examples that have a target. Raises InfrastructureError for
     a tool that fails."""
     known = [example for example in examples if leaves(example.target)][:NUM_ROWS]
     if len(known) < 2:
@@ -87,7 +91,7 @@ async def find(recipe: Recipe, examples: Sequence[Example], tools: ToolClient, s
 
 
 def offered(tools: ToolClient, examples: Sequence[Example]) -> dict[str, dict[str, Any]]:
-    """Name the tools that are asked, each with its parameters."""
+    """Return the tools to ask: name -> parameters."""
     found: dict[str, dict[str, Any]] = {}
     for example in examples:
         for tool in tools.schemas if example.tools is None else example.tools:
@@ -112,7 +116,7 @@ async def _ask(tools: ToolClient, call: ToolCall, traces: Traces, example: Examp
 
 
 def _judged(call: ToolCall, examples: Sequence[Example], replies: Sequence[str], setting: str) -> TargetLeak | None:
-    """Compare each row's reply with that of the next row that has another target."""
+    """Compare each row's reply with the reply for the next row that has another target."""
     told: list[int] = []
     against = 0
     for n, example in enumerate(examples):
@@ -134,17 +138,18 @@ def _after(n: int, num: int) -> Iterator[int]:
 
 
 def chance_of(told: int, num: int) -> float:
-    """Return the probability of `told` or more of `num` when both ways are equally likely."""
+    """Return the probability of `told` or more of `num` when both cases are equally likely."""
     return sum(math.comb(num, k) for k in range(told, num + 1)) / 2**num
 
 
 def holds(reply: str, target: Any) -> bool:
-    """Tell whether any part of the target stands in the reply, as a word of its own."""
+    """Tell whether any part of the target is in the reply, as a word of its own."""
     return any(re.search(rf"(?<!\w){re.escape(leaf)}(?!\w)", reply, re.IGNORECASE) for leaf in leaves(target))
 
 
 def leaves(target: Any) -> list[str]:
-    """Return the texts and numbers in a target: not true, false and null, which are in any text."""
+    """Return the texts and numbers in a target. True, false and null are left out, because any text
+    may contain them."""
     if isinstance(target, str):
         return [text] if (text := target.strip()) else []
     if isinstance(target, bool) or target is None:

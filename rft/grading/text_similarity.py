@@ -1,22 +1,22 @@
-"""The grader that says how near a text is to a reference, from 0 to 1.
+"""The grader that measures how similar a text is to a reference, from 0 to 1.
 
     fuzzy_match           1 - insertions and deletions / letters of both (rapidfuzz's `ratio`)
     bleu                  shared runs of 1 to 4 words, times a penalty for brevity (nltk). A short
-                          text is judged by the runs that it can have, and a run that is never
-                          shared counts as half, a quarter, ... of one (smoothing of NIST)
+                          text is judged by the lengths of runs that it can have. A length without a
+                          shared run counts as half, a quarter, ... of one (smoothing of NIST)
     gleu                  shared runs of 1 to 4 words, the lower of precision and recall (nltk)
     meteor                aligned words, their stems and synonyms, times a penalty for disorder
                           (nltk, with the corpus wordnet)
-    rouge_1 ... rouge_5   shared runs of so many words, as F1 (rouge-score)
+    rouge_1 ... rouge_5   shared runs of 1 ... 5 words, as F1 (rouge-score)
     rouge_l               the longest common sequence of words, as F1 (rouge-score's words)
 
-bleu, gleu and meteor split into words and punctuation, and keep the case. rouge lowers it, and
-knows only a-z and 0-9: a reference without any of these has no score. Neither has an empty one,
-which an empty answer would match.
+bleu, gleu and meteor split a text into words and punctuation, and keep its case. rouge turns it
+into lower case, and knows only a-z and 0-9. A reference without any of these gives no score. An
+empty reference, which an empty answer would match, gives no score either.
 
 All but meteor take time that hardly grows with the text, so a long answer cannot hold up a run. A
-longer text than MAX_CHARS is beyond the limit: the lowest score if the policy wrote it, none if the
-row did. What a metric needs is loaded when the grader is opened.
+text longer than MAX_CHARS gets the lowest score if the policy wrote it, and no score if it is in
+the row. The grader loads what its metric needs when it is made.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rft.types import Example, Grade, GradeStatus, RolloutContext, Scored, StopR
 MAX_CHARS = 100_000
 MAX_CHARS_METEOR = 10_000  # it compares each word with each, in Python: 0.3 s
 Metric = Callable[[str, str], float]
-"""(what was said, reference) -> 0 to 1."""
+"""(text, reference) -> 0 to 1."""
 
 
 class TextComparer:
@@ -151,8 +151,8 @@ def _rouge(size: int) -> Metric:
 
 
 def _rouge_l() -> Metric:
-    """rouge-score's own takes 3.4 s for two texts of 19,000 characters, this one 2 ms; the scores
-    are equal."""
+    """Compute rouge_l. rouge-score's own function takes 3.4 s for two texts of 19,000 characters,
+    this one 2 ms; the scores are equal."""
     from rapidfuzz.distance import LCSseq
     from rouge_score.scoring import fmeasure
 

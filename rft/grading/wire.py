@@ -1,11 +1,11 @@
-"""A grade in the words of the published contract: the reply of `graders/run`.
+"""A grade in the form of the published contract: the reply of `graders/run`.
 
-There a grade that failed is HTTP 200, reward 0 and a flag, and every error key is sent, because the
-stock client shows None for one that is left out. That zero is for the wire alone: inside, such a
-grade has no score, and nothing is trained on it.
+In this contract a failed grade is HTTP 200 with reward 0 and a flag. Every error key is sent,
+because the stock client shows None for a missing one. This zero is only for the wire: inside, such
+a grade has no score, and nothing is trained on it.
 
-Flags are the contract's own names (`Scored.flags`, `Unscored.flags`). A grade without a score that
-sets none of them sets `other_error`. Two keys are ours, for a grader behind an address.
+Flags have the contract's own names (`Scored.flags`, `Unscored.flags`). A grade without a score and
+without flags sets `other_error`. Two keys are our own, for a grader behind an address.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ DETAILS = {
     "model_grader_server_error": "model_grader_server_error_details",
     ENDPOINT: "endpoint_grader_error_details",
 }
-"""Flag -> the key that holds its words."""
+"""Flag -> the key that holds its explanation."""
 FLAGS = (
     "formula_parse_error", "sample_parse_error", "truncated_observation_error", "unresponsive_reward_error",
     "invalid_variable_error", OTHER, "python_grader_server_error", "python_grader_runtime_error",
     "model_grader_server_error", "model_grader_refusal_error", "model_grader_parse_error", ENDPOINT,
 )  # fmt: skip
-"""All that a grade may set."""
+"""All flags that a grade may set."""
 
 
 def response(
     grade: Grade, settings: Grader, execution_time_s: float, usage: Mapping[str, TokenUsage] | None = None
 ) -> dict[str, Any]:
-    """Make the reply. `usage`: model -> tokens of this one grade."""
+    """Make the reply. `usage`: the tokens of this grade, by model."""
     spent = {model: _counted(tokens) for model, tokens in (usage or {}).items() if tokens.calls}
     scored = grade.score is not None
     return {
@@ -56,7 +56,8 @@ def response(
 
 
 def errors(grade: Grade, settings: Grader) -> dict[str, Any]:
-    """Return every error key: the flags as true or false, and the words of those that have some."""
+    """Return every error key: each flag as true or false, and the explanation where a flag has
+    one."""
     flags = set(grade.flags)
     if unknown := flags - set(FLAGS):
         raise ValueError(f"{', '.join(sorted(unknown))}: no error key of the contract")

@@ -1,8 +1,9 @@
-"""Is a score within the grader's range? It is never clipped: that would hide a wrong declaration.
+"""Check that a score is within the grader's range, without clipping it.
 
-Rounding noise, such as a sum of parts has it, is not a reason to refuse a score. What lies further
-out is not a verdict if grader.json declares a range. If it declares none, which means 0 to 1, that
-is a mistake in the file, and the stage stops before anything is learned from such scores.
+Clipping would hide a wrong declaration. Only rounding noise, as in a sum of parts, is accepted. If
+grader.json declares a range, a score further out is not a verdict. If it declares none, which means
+0 to 1, such a score is a mistake in the file. The stage then stops before anything is learned from
+such scores.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from rft.scale import Scale, from_to
 from rft.wire.contract import Malformed
 
 ROUNDING = 1e-9
-"""Share of the range by which a score may lie beyond an end: float noise."""
+"""The share of the range by which a score may lie beyond an end: floating-point noise."""
 
 
 def within(score: float, scale: Scale, declares_range: bool) -> float:
-    """Return the score without noise. Raises Malformed, or ConfigError without a declared range."""
+    """Return the score without noise. Raises Malformed for a score outside of the declared range,
+    and ConfigError if no range is declared."""
     beyond = max(scale.low - score, score - scale.high)
     if beyond <= 0:
         return score

@@ -1,30 +1,29 @@
-"""Log-probabilities straight from the hidden states: the language-model head and its softmax,
-without the logits.
+"""Log-probabilities straight from the hidden states: a model's head and softmax without the logits.
 
 With N = 16384 tokens and a vocabulary of 152 k, the logits are 10 GB in float32, and plain torch
-holds three to five copies of them. They are the largest thing in a training step, for two numbers
-per token. So they are computed in tiles that stay on the chip:
+holds three to five copies of them. They are the largest thing in a training step, although only two
+numbers per token are needed. So they are computed in tiles that stay on the chip:
 
-    forward     a tile of logits is a product of a tile of tokens and a tile of vocabulary. A token
-                needs its maximum, the sum of exponentials and the sum for the entropy, carried from
-                tile to tile. 2 N V D operations; a few numbers per token go to memory.
+    forward     a tile of logits is a product of a tile of tokens and a tile of vocabulary. From
+                tile to tile, a token's maximum, its sum of exponentials and its sum for the entropy
+                are carried along. 2 N V D operations; a few numbers per token go to memory.
     backward    the tile is computed again and becomes its gradient, grad_logprob x (one if chosen -
                 probability). A slab of the vocabulary, some thousand columns wide, is kept in 16
-                bits during two plain matrix products: slab.T @ hidden is that slab's whole weight
+                bits during two plain matrix products. slab.T @ hidden is that slab's whole weight
                 gradient; slab @ weight is added to the gradient of the hidden states.
 
-Why a slab and not one kernel: a gradient needs its tile over the whole of D, and a program has
-registers for about 256 of 4096 columns. Without the slab each part would compute the logits again.
-With it the step costs 8 N V D operations (6 with a frozen head), where stored logits cost 6 (4):
-the price of the memory. Both products run in the vendor's library. Each sum has one owner and one
-order, in float32 and without atomics, so equal inputs give equal bytes. What is kept beside inputs
-and gradients depends on N, never on V.
+There is a slab, and not one kernel, because a gradient needs its tile over the whole of D, and a
+program has registers for about 256 of 4096 columns. Without the slab each part would compute the
+logits again. With it the step costs 8 N V D operations (6 with a frozen head). With stored logits
+it would cost 6 (4): the difference is the price of the memory. Both products run in the vendor's
+library. Each sum has one owner and one order, in float32 and without atomics, so equal inputs give
+equal bytes. The memory beside inputs and gradients depends on N, never on V.
 
     linear_logprobs       hidden states, head, ids -> log-probability and entropy of each
-    reference             in plain torch, for a CPU and as the standard in tests and timings
-    chunked               in plain torch, a slab of the vocabulary at a time, for a CPU; where the
-                          logits are more than one chunk
-    fused                 as an autograd function over the kernels; loaded only for a GPU
+    reference             the same in plain torch, for a CPU; tests and timings compare with it
+    chunked               the same in plain torch, a slab of the vocabulary at a time, for a CPU
+                          when the logits are more than one chunk
+    fused                 an autograd function over the kernels; loaded only for a GPU
     programs              the kernels, in Triton
     tiles                 how large the tiles are on which chip
     onednn                products with a weight matrix on a CPU
@@ -51,13 +50,13 @@ def linear_logprobs(
     with_entropy: bool = True,
     in_place: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the log-probability of each chosen id, with gradient, and the entropy in nats (None if
-    not asked for), without. Both float32.
+    """Return the log-probability of each chosen id, with gradient, and the entropy in nats, without
+    gradient (None if not asked for). Both are float32.
 
-    `in_place`: `backward()` may add the gradient of a weight that is a leaf to its `grad` itself,
-    so that there is no second one of its size. Then `torch.autograd.grad` and hooks see none.
-    On a GPU an id outside the vocabulary gives NaN, because a check would stop the stream.
-    Elsewhere torch raises an error.
+    `in_place`: if the weight is a leaf, `backward()` may add its gradient to `grad` directly,
+    without a second one of its size. Then `torch.autograd.grad` and hooks do not see it. On a GPU
+    an id outside the vocabulary gives NaN, because a check would stop the stream. Elsewhere torch
+    raises an error.
     """
     check(hidden_ND, weight_VD, ids_N, temperature)
     path, more = _path(hidden_ND, weight_VD), {}
@@ -81,7 +80,7 @@ def check(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, ids_N: torch.Tensor,
 
 
 def _on_a_gpu(hidden_ND: torch.Tensor) -> bool:
-    """Tell whether it is on a GPU of NVIDIA's, for which the tiles are chosen."""
+    """Tell whether it is on a GPU by NVIDIA, for which the tiles are chosen."""
     return hidden_ND.device.type == "cuda" and not torch.version.hip
 
 

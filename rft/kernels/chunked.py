@@ -1,30 +1,31 @@
-"""The kernels' functions in plain torch without the N x V logits: the path without a GPU when there
-are many tokens or a large vocabulary.
+"""The kernels' functions in plain torch, without the N x V logits.
 
-The logits of 1,000 tokens over a vocabulary of 49,152 are 200 MB, and plain torch holds three such
-tensors until the backward is done. Here a slab of them exists at a time: some thousand words of the
-vocabulary, for all tokens.
+Without a GPU, this is the path for many tokens or a large vocabulary. The logits of 1,000 tokens
+over a vocabulary of 49,152 are 200 MB, and plain torch holds three such tensors until the backward
+is done. Here only a slab of them exists at a time: some thousand words of the vocabulary, for all
+tokens.
 
-    forward     a slab's logits become exponentials below the highest logit so far, as in online
-                softmax. Where the hidden states get a gradient, slab @ weight is added to the mean
-                of the weight's rows under softmax: the gradient is the chosen row less that mean,
-                and the backward need not come here again.
-    backward    nothing but for the weight's own gradient: slab.T @ hidden, with the slab computed
-                again, because grad_logprob_N comes only now. Of the forward's slabs, as many as are
-                one chunk are kept for this.
+    forward     a slab's logits become exponentials, relative to the highest logit so far, as in
+                online softmax. If the hidden states get a gradient, slab @ weight is added to the
+                mean of the weight's rows under softmax. The gradient is the chosen row minus that
+                mean, so the backward does not compute the slab again for it.
+    backward    computes only the weight's own gradient: slab.T @ hidden, with the slab computed
+                again, because grad_logprob_N is known only now. One chunk of the forward's slabs is
+                kept for this.
 
-So a frozen head takes 4 N V D operations, as plain torch does, and one that learns 8 less the share
-that is kept, where plain torch takes 6. 1,000 tokens x 576 x 49,152, two threads of an EPYC, plain
-torch and this, medians of five, in seconds:
+So a frozen head takes 4 N V D operations, as in plain torch. A head that learns takes 8, minus the
+share that is kept; plain torch takes 6. For 1,000 tokens x 576 x 49,152 on two threads of an EPYC,
+the seconds of plain torch and of this module are, as medians of five:
 
                     buffers given back      buffers kept (rft/models/heap.py)
     frozen          0.88    0.60            0.65    0.60
     learning        1.34    1.08            1.02 to 1.16    1.09
 
-The weight's gradient, which is as large as the weight, goes straight into `weight.grad` where
-`in_place` says so: autograd would make another one per microbatch, before it adds them up.
+With `in_place`, the weight's gradient, which is as large as the weight, goes straight into
+`weight.grad`. Autograd would make another one per microbatch before it adds them up.
 
-`fits` tells when all logits are one chunk: then `reference` is as fast, and takes little more.
+`fits` tells whether all logits are one chunk. Then `reference` is as fast, and takes little more
+memory.
 
 Shapes: N tokens, C of them at a time, P of these in a part; D hidden size; V vocabulary, S words of
 it in a slab.
@@ -43,13 +44,14 @@ from rft.kernels import onednn
 CHUNK = 1 << 24
 """Logits that may be there at a time: 64 MiB in float32."""
 SLAB = 1 << 22
-"""Logits of a slab, and numbers of the weight in it: 16 MiB. With 2^21 a step took 5 % more."""
+"""Logits in a slab, and numbers of the weight for it, at most: 16 MiB. With 2^21 a step took 5 %
+longer."""
 PART = 1 << 18
 """Logits that are taken through softmax together."""
 TOKENS = 1 << 12
-"""Of more, a slab would be too few words wide for a fast product."""
+"""Tokens at a time. With more, a slab would have too few words for a fast product."""
 LOWEST = -1e30
-"""Below every logit, and finite, so that differences are."""
+"""Below every logit, and finite, so that differences are finite too."""
 
 
 def fits(tokens: int, vocabulary: int) -> bool:
@@ -84,12 +86,13 @@ class _Head:
         return logits_CS if self.temperature == 1.0 else logits_CS.div_(self.temperature)
 
     def logits_transposed(self, hidden_CD: torch.Tensor, slab: slice) -> torch.Tensor:
-        """Return them S x C. Its product with the hidden states then needs no transposed copy."""
+        """Return the logits S x C. Their product with the hidden states then needs no transposed
+        copy."""
         logits_SC = self.product(self.weight_VD[slab], hidden_CD).float()
         return logits_SC if self.temperature == 1.0 else logits_SC.div_(self.temperature)
 
     def product(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Compute x other^T. What serves for the whole weight serves for its slabs."""
+        """Compute x other^T. If oneDNN serves for the whole weight, it serves for its slabs."""
         return onednn.linear(x, other) if self.by_onednn else torch.nn.functional.linear(x, other)
 
     def slabs(self, tokens: int) -> Iterator[slice]:
@@ -102,13 +105,13 @@ class _Softmax:
 
     highest_C: torch.Tensor
     sum_C: torch.Tensor
-    """Of the exponentials of what logits are below `highest`."""
+    """The sum of the exponentials of (logit - `highest`)."""
     weighted_below_C: torch.Tensor
-    """Of these times how far they are below: for the entropy."""
+    """The sum of these exponentials, each times (logit - `highest`), for the entropy."""
     chosen_C: torch.Tensor
     """The chosen id's logit, once its slab was there."""
     mean_CD: torch.Tensor | None
-    """Of the weight's rows, times `sum`."""
+    """The mean of the weight's rows under softmax, times `sum`."""
 
     @classmethod
     def from_hidden(cls, hidden_CD: torch.Tensor, with_mean: bool) -> _Softmax:
@@ -117,7 +120,7 @@ class _Softmax:
         return cls(torch.full_like(zero_C, LOWEST), zero_C, zero_C.clone(), zero_C.clone(), mean_CD)
 
     def add(self, logits_CS: torch.Tensor, ids_C: torch.Tensor, slab: slice) -> None:
-        """Take in a slab of logits, and leave exponentials there."""
+        """Take in a slab of logits, and overwrite it with exponentials."""
         place_C, is_here_C = _places(ids_C, slab)
         self.chosen_C = torch.where(is_here_C, logits_CS.gather(1, place_C[:, None]).squeeze(1), self.chosen_C)
         highest_C = torch.maximum(self.highest_C, logits_CS.amax(1))
@@ -151,7 +154,7 @@ class _Logprobs(torch.autograd.Function):
         logprob_N, entropy_N, lse_N = (hidden_ND.new_empty(len(ids_N), dtype=torch.float32) for _ in range(3))
         mean_ND = torch.empty_like(hidden_ND) if wants_hidden else None
         kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        room = CHUNK - SLAB if wants_weight else 0  # one more is at work
+        room = CHUNK - SLAB if wants_weight else 0  # one more is in use
         for at in _spans(len(ids_N), TOKENS):
             softmax = _Softmax.from_hidden(hidden_ND[at], wants_hidden)
             for slab in head.slabs(len(ids_N[at])):
@@ -161,7 +164,7 @@ class _Logprobs(torch.autograd.Function):
                     softmax.mean_CD += head.product(exp_CS.to(weight_VD.dtype), weight_VD[slab].t())
                 if (room := room - exp_CS.numel()) >= 0:
                     kept[at.start, slab.start] = exp_CS, softmax.highest_C
-                del exp_CS  # else it is there until the next one is
+                del exp_CS  # else it would stay until the next one is made
             log_C = softmax.sum_C.log()
             lse_N[at] = softmax.highest_C + log_C
             logprob_N[at] = softmax.chosen_C - lse_N[at]
@@ -205,8 +208,8 @@ def _add_weight_gradient(
     grad_logprob_N: torch.Tensor,
     kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]],
 ) -> None:
-    """Add grad_logprob_N x (one if chosen - probability) x hidden states. What is kept is used up;
-    another backward computes it again."""
+    """Add grad_logprob_N x (one if chosen - probability) x hidden states. Kept slabs are used up;
+    another backward computes them again."""
     for at in _spans(len(ids_N), TOKENS):
         hidden_CD, grad_logprob_C = hidden_ND[at], grad_logprob_N[at]
         for slab in head.slabs(len(grad_logprob_C)):
@@ -226,7 +229,8 @@ def _add_weight_gradient(
 
 
 def _places(ids_C: torch.Tensor, slab: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where in a slab the ids are, and which are; the others get a place at its border."""
+    """Return where in a slab the ids are, and which ids are in it. The others get a place at its
+    border."""
     last = slab.stop - slab.start - 1
     place_C = ids_C - slab.start
     return place_C.clamp(0, last), (place_C >= 0) & (place_C <= last)

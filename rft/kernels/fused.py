@@ -1,6 +1,6 @@
 """The kernels as autograd functions: launches, memory, and what is kept for the backward pass.
 
-The programs are in programs.py; the package's essay says why the work is cut this way.
+The programs are in programs.py. The package's docstring says why the work is cut this way.
 
 Shapes: N tokens, D hidden size, V vocabulary, S splits of it, C columns of a slab.
 """
@@ -24,8 +24,8 @@ NUM_SPLITS = 64
 GROUP = 16
 """Tiles of tokens that run side by side against the same tiles of vocabulary: they fit L2."""
 SLAB, LEAST_SLAB, SLAB_ENTRIES = 8192, 1024, 2**27
-"""Columns of a slab: wide enough that adding to the hidden gradient is a small part of its product,
-and 256 MB at most up to N = 131072."""
+"""Columns of a slab. It is wide enough that adding to the hidden gradient is a small part of the
+product. Up to N = 131072 it takes at most 256 MB."""
 FINISH = {"ROWS": 16, "TILE_D": 256, "num_warps": 4}
 
 
@@ -73,8 +73,8 @@ def _score(
 
 
 def _gradients(ctx: Any, grad_logprob_N: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Compute gradients of hidden states and weight, slab by slab. `grad_logprob_N`:
-    the loss's derivative to each log-probability."""
+    """Compute gradients of hidden states and weight, slab by slab. `grad_logprob_N`: the loss's
+    derivative with respect to each log-probability."""
     hidden_ND, weight_VD, ids_N, lse_N = ctx.saved_tensors
     (N, D), V = hidden_ND.shape, len(weight_VD)
     grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=torch.float32) if ctx.needs_input_grad[0] else None
@@ -105,8 +105,8 @@ def slab_width(N: int, V: int) -> int:
 
 
 def _add_product(sums_ND: torch.Tensor, gradient_NC: torch.Tensor, weight_CD: torch.Tensor) -> None:
-    """Add gradient @ weight to the sums, in float32: on a GPU in one call, which a CPU has only for
-    equal types."""
+    """Add gradient @ weight to the sums, in float32. On a GPU it is one call, which a CPU has only
+    for equal types."""
     if gradient_NC.is_cuda and gradient_NC.dtype != torch.float32:
         torch.addmm(sums_ND, gradient_NC, weight_CD, out_dtype=torch.float32, out=sums_ND)
     else:

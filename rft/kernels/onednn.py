@@ -1,23 +1,31 @@
 """Products with a weight matrix on a CPU, by oneDNN where that is faster.
 
-PyTorch multiplies float32 by MKL, which leaves the wide registers (AVX-512) of AMD's processors
-unused. oneDNN, which comes with PyTorch too, uses them. 32 tokens, two cores of an EPYC, MKL and
-oneDNN: 576 -> 3,072 in 1.4 and 1.0 ms, a head of 49,152 words in 28 and 15 ms; one token 12 and 7.
-1,424 tokens, 576 -> 3,072, on two cores of a newer one: 231 and 457 GFLOP/s forward, 236 and 558
-for the gradient of the tokens, 233 and 413 for that of the weight. A call costs about 30 us more,
-so small weights stay with MKL: at 128 -> 768 both are as fast.
+PyTorch multiplies float32 with MKL, which leaves the wide registers (AVX-512) of AMD's processors
+unused. oneDNN, which also comes with PyTorch, uses them. In each pair of numbers, MKL comes before
+oneDNN:
 
-A weight that is multiplied many times before it changes is packed: laid out as oneDNN reads it.
-576 -> 3,072, two cores, by MKL, oneDNN, and packed: 4 tokens 369, 197 and 109 us; 64 tokens 1,640,
-1,220 and 1,110. And a row's numbers no longer depend on how many rows there are.
+    32 tokens, two cores of an EPYC                    576 -> 3,072: 1.4 and 1.0 ms
+                                                       a head of 49,152 words: 28 and 15 ms
+    one token                                          the same head: 12 and 7 ms
+    1,424 tokens, 576 -> 3,072, two cores of a newer   forward: 231 and 457 GFLOP/s
+    EPYC                                               gradient of the tokens: 236 and 558
+                                                       gradient of the weight: 233 and 413
+
+A call costs about 30 us more with oneDNN, so small weights stay with MKL: at 128 -> 768 both are
+equally fast.
+
+A weight that is multiplied many times before it changes is packed: laid out as oneDNN reads it. At
+576 -> 3,072 on two cores, 4 tokens take 369 us with MKL, 197 with oneDNN, and 109 packed; 64 tokens
+take 1,640, 1,220 and 1,110. With a packed weight, a row's numbers do not depend on how many rows
+there are.
 
     linear, linear_onto   without gradients: what sampling needs
     packed                a copy of a weight, for these two
     product               with gradients
-    Products              a block in which modules' own products are such ones
+    Products              a block in which modules' own products are computed by `product`
 
-PyTorch has no public name for this. So `serves` tries it once, and where it fails, or computes
-something else, everything stays as it was.
+PyTorch has no public name for this. So `serves` tries it once. If it fails, or computes something
+else, PyTorch's own products stay in use.
 
 Shapes: N tokens of D inputs, V outputs.
 """
@@ -31,23 +39,24 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 LARGE = 1 << 18
-"""Numbers of a weight from which on it is worth the call."""
+"""The size of a weight, in numbers, from which the call is worth it."""
 
 
 PACKED = 1 << 16
 """The same for a packed one: 128 -> 384 is still faster by MKL, 128 -> 640 no longer."""
 ROWS = 64
-"""For which a weight is packed; always the same, as the layout may depend on it."""
+"""The number of rows for which a weight is packed. It is always the same, because the layout may
+depend on it."""
 
 
 def serves(weight_VD: torch.Tensor) -> bool:
-    """Tell whether products with this weight go this way."""
+    """Tell whether products with this weight are computed by oneDNN."""
     return weight_VD.numel() >= LARGE and _is_plain(weight_VD) and _works()
 
 
 def packed(weight_VD: torch.Tensor) -> torch.Tensor | None:
-    """Return a packed copy of the weight; None where that would not serve. Making it takes about
-    three times as long as copying the weight."""
+    """Return a packed copy of the weight; None if oneDNN does not serve. Packing takes about three
+    times as long as copying the weight."""
     if weight_VD.numel() < PACKED or not _is_plain(weight_VD) or not _works():
         return None
     return torch.ops.mkldnn._reorder_linear_weight(weight_VD, ROWS)
@@ -61,10 +70,10 @@ def packed_bfloat16(weight_VD: torch.Tensor) -> torch.Tensor:
 @cache
 @torch.inference_mode()
 def has_bfloat16() -> bool:
-    """Tell whether the processor multiplies bfloat16 itself, and rightly."""
+    """Tell whether the processor multiplies bfloat16 itself, and correctly."""
     try:
         if not (torch.ops.mkldnn._is_mkldnn_bf16_supported() and torch.cpu._is_avx512_bf16_supported()):
-            return False  # without the instructions of its own oneDNN imitates them, slowly
+            return False  # without these instructions oneDNN imitates them, slowly
         x, weight = torch.arange(12.0).view(3, 4), torch.arange(20.0).view(5, 4)
         found = linear(x.bfloat16(), packed_bfloat16(weight))
     except (RuntimeError, AttributeError):
@@ -85,7 +94,7 @@ def linear_onto(
 
 
 def product(x: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute x W^T + bias, with gradients; as PyTorch does where this way does not serve. `x`: any
+    """Compute x W^T + bias, with gradients; PyTorch does it if oneDNN does not serve. `x`: any
     shape that ends with D."""
     if x.dtype != weight_VD.dtype or not serves(weight_VD):
         return torch.nn.functional.linear(x, weight_VD, bias_V)
@@ -103,7 +112,7 @@ class Products(TorchFunctionMode):
 
 
 class _Product(torch.autograd.Function):
-    """All three products, and no more kept for the backward than it reads."""
+    """All three products. It keeps for the backward only what the backward reads."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight_VD: torch.Tensor, bias_V: torch.Tensor | None) -> torch.Tensor:
@@ -137,7 +146,7 @@ def _operator() -> Any:
 @cache
 @torch.inference_mode()
 def _works() -> bool:
-    """Try both on small numbers, which are exact."""
+    """Try both operations on small numbers, which are exact."""
     x, weight = torch.arange(12.0).view(3, 4), torch.arange(20.0).view(5, 4)
     bias, residual = torch.arange(5.0), torch.arange(15.0).view(3, 5)
     expected = torch.nn.functional.linear(x, weight, bias)

@@ -10,9 +10,9 @@ each load would cost more. Rows are addressed in 64 bits (V x D passes 2^31), po
 in 32.
 
 Shapes: N tokens, D hidden size, V vocabulary, S splits of it, C columns between two rows of a slab.
-Lower case: of one tile.
+Lower case: the same within one tile.
 """
-# Triton only looks like Python: a parameter is a pointer, a number or a compiler's constant.
+# Triton only looks like Python: a parameter is a pointer, a number or a compile-time constant.
 # pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import triton.language as tl
 
 LN_2 = tl.constexpr(math.log(2))
 LOWEST = tl.constexpr(-1e30)
-"""Instead of minus infinity, of which 0 x inf would make NaN. A real infinity in the weights still
-does, as it should."""
+"""Used instead of minus infinity, with which 0 x inf would give NaN. A real infinity in the weights
+still gives NaN, as it should."""
 
 
 @triton.jit
 def swizzle(program, num_tiles, num_columns, GROUP: tl.constexpr):
-    """(tile of tokens, column) of a program: GROUP tiles of tokens go through all columns before
-    the next GROUP starts."""
+    """Return (tile of tokens, column) of a program. GROUP tiles of tokens go through all columns
+    before the next GROUP starts."""
     per_group = GROUP * num_columns
     first = program // per_group * GROUP
     size = tl.minimum(num_tiles - first, GROUP)

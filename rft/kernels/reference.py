@@ -1,9 +1,9 @@
-"""The kernels' functions in plain torch: the standard that they are tested and timed against, and
-the path without a GPU for few tokens or a small vocabulary.
+"""The kernels' functions in plain torch, with the N x V logits.
 
-It holds the N x V logits up to three times. As long as they are small, that is the fastest way as
-well; `chunked` takes over where they are not. The head's product is in the model's own type, as in
-the model itself; in bfloat16 that rounds a logit of 20 to the nearest 1/8. Where digits matter,
+The kernels are tested and timed against it. Without a GPU, it is the path for few tokens or a small
+vocabulary. It holds the N x V logits up to three times. While they are small, that is also the
+fastest way; when they are not, `chunked` takes over. The head's product is in the model's own type,
+as in the model itself. In bfloat16 that rounds a logit of 20 to the nearest 1/8. If digits matter,
 give float32.
 
 Shapes: N tokens, D hidden size, V vocabulary.
@@ -23,13 +23,13 @@ def linear_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the log-probability of each chosen id, with gradient, and the entropy in nats,
-    without. Both float32."""
+    """Return the log-probability of each chosen id, with gradient, and the entropy in nats, without
+    gradient. Both are float32."""
     logits_NV = onednn.product(hidden_ND, weight_VD).float()
     if temperature != 1.0:
         logits_NV = logits_NV / temperature
     logprobs_NV = torch.log_softmax(logits_NV, -1)
-    del logits_NV  # backward reads the log-probabilities alone
+    del logits_NV  # the backward reads only the log-probabilities
     chosen_N = logprobs_NV.gather(1, ids_N[:, None]).squeeze(1)
     if not with_entropy:
         return chosen_N, None

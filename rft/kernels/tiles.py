@@ -1,13 +1,13 @@
-"""The size of a tile by chip: fixed, chosen by shared memory, not measured at run time.
+"""The size of a tile on each chip: fixed, chosen by shared memory, not measured at run time.
 
-Triton's autotuner picks by the clock. Another pick adds in another order, so that two runs of the
-same step would differ in their last bits; and it measures again for each N, which changes with
+Triton's autotuner chooses by measured time. Another choice adds in another order, so two runs of
+the same step would differ in their last bits. It also measures again for each N, which changes with
 every microbatch. So the choice is a table; `make figure NAME=kernel_time ARGS=tiles` times the
 alternatives on the GPU at hand.
 
-A tile of hidden states (n x d) and one of the head (v x d) lie in shared memory `stages` times, and
-n x v float32 sums in the registers of `warps` x 32 threads. The larger n and v, the fewer bytes an
-operation: 128 x 256 needs one byte for 85 operations.
+Shared memory holds `stages` tiles of hidden states (n x d) and as many of the head (v x d). The
+registers of `warps` x 32 threads hold n x v float32 sums. The larger n and v are, the fewer bytes
+an operation needs: with 128 x 256, one byte serves 85 operations.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""How much of what was learned is in the weights that sample, are judged, exported or served: the
-cosine between two changes of the same base model.
+"""How much of what was learned is in the weights that are used.
+
+It is the cosine between two changes of the same base model: the change that was learned, and that
+of the weights that sample, are judged, exported or served.
 
 A change is taken over all weights, with what an unmerged adapter adds to them. Weights are compared
 rather than logits. Logits in bfloat16 carry the noise of every activation's rounding, which hides
-the effect of one small step however faithful the weights are. That noise is without bias, and every
-policy has it. What rounding takes from a weight is taken from every token.
+the effect of one small step however faithful the weights are. That noise has no bias, and every
+policy has it. But what rounding takes from a weight is missing at every token.
 
-A cosine of 1 is all of it. Below `AT_LEAST`, a change counts as lost.
+A cosine of 1 means that nothing is lost. Below `AT_LEAST`, a change counts as lost.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The embedded policy: a Qwen3-architecture model of about a million parameters that really learns
-on two CPU cores.
+"""The embedded policy: a Qwen3 model of about a million parameters that learns on two CPU cores.
 
-With it the whole ladder runs, for real, anywhere and without a download; the same code loads
-`Qwen/Qwen3-4B`. Two things let so small a model use tools after minutes of warm start:
+It really learns, so the whole ladder runs with it anywhere, without a download. The same code loads
+`Qwen/Qwen3-4B`. Two things let such a small model use tools after minutes of warm start:
 
-*The tokenizer.* The format is Hermes exactly, but each fixed piece of the wrapper is one added
+*The tokenizer.* The format is exactly Hermes, but each fixed piece of the wrapper is one added
 token, so the JSON of a call is well formed without constrained decoding. The recipe adds pieces of
 its own (`vocabulary` in demonstrations.py, such as code categories). Words carry their leading
 space everywhere, so that a word has the same tokens in note, query and hit.
@@ -12,8 +11,8 @@ space everywhere, so that a word has the same tokens in note, query and hit.
 *Structured initialization* (an option, for models built from scratch only). From plain random
 weights a model of this size does not discover copying within the budget: next-token accuracy on
 repeated random strings stays at 28 % after 96 core-seconds. So `_write_copying` writes two heads
-into the otherwise random weights: a previous-token head in layer 0, and an induction head in layer
-1 that finds the last place of the current token and copies what followed. The rest is learned.
+into the otherwise random weights. Layer 0 gets a previous-token head. Layer 1 gets an induction
+head, which finds the last place of the current token and copies what followed. The rest is learned.
 """
 
 from __future__ import annotations
@@ -153,14 +152,19 @@ def _write_copying(model: Any) -> None:
     """Write a previous-token head (layer 0, head 0) and an induction head (layer 1, one query head
     per KV head).
 
-    The residual stream is divided: dimension 0 is a constant that every embedding carries, `slot`
-    is empty at the start, `code` identifies the token by random numbers. Layer 0: all queries and
-    keys are one vector; the query's rotary phases are turned back by one position, so the score
-    peaks one position earlier; the value copies the previous token's code into the slot. Layer 1:
-    the query is the current token's code, the key the slot, both on the slow rotary pairs, where
-    position hardly turns them; the value copies the found token's embedding, which the tied head
-    turns into its logit. Needs slow pairs: rope_theta 1e6, head_dim 48. Sharpness comes from the
-    scale of q_norm and k_norm (QK scores are normalized).
+    The residual stream is divided. Dimension 0 is a constant that every embedding carries, `slot`
+    is empty at the start, and `code` identifies the token by random numbers.
+
+    Layer 0: all tokens have the same query and the same key. The query's rotary phases are turned
+    back by one position, so the score peaks one position earlier. The value copies the previous
+    token's code into the slot.
+
+    Layer 1: the query is the current token's code, and the key is the slot. Both are on the slow
+    rotary pairs, where position hardly turns them. The value copies the found token's embedding,
+    and the tied head turns it into that token's logit.
+
+    This needs slow pairs: rope_theta 1e6, head_dim 48. Sharpness comes from the scale of q_norm and
+    k_norm (QK scores are normalized).
     """
     config = model.config
     hidden, dim, half = config.hidden_size, config.head_dim, config.head_dim // 2

@@ -1,13 +1,13 @@
-"""Hash the files of a base model once, however often they are looked at.
+"""Hashes the files of a base model once, however often they are read.
 
 A model of 8 GB takes a minute to hash, and a run has five stages that load it. So the hashes of a
-folder are kept in `.rft/hashes`, each with the size and the times of its file. Who changes a file
-changes one of them: the time of the last change of its description (ctime) cannot be set by hand.
-Hashes are streamed, so the largest file needs no memory.
+folder are kept in `.rft/hashes`, each with the size and the times of its file. A change of a file
+changes one of them: the time of the last change of its metadata (ctime) cannot be set by hand.
+Files are read as streams, so even the largest needs little memory.
 
     model_files(folder, ...)    every file that belongs to a model, hashed
     names(folder)               which files those are
-    sha256(place)               one hash of it all, for who trusts no memory
+    sha256(place)               one hash of it all, computed without the kept hashes
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rft import files
 from rft.reports.model import ModelFile, sha256_of
 
 _NOT_OURS = {".git", ".cache", "__pycache__"}
-"""Of Git, of the hub's downloader, of Python: they change, and no model is made of them."""
+"""Folders of Git, of the hub's downloader and of Python: they change, and are not a part of the
+model."""
 
 
 def names(folder: Path) -> list[str]:
@@ -54,7 +55,7 @@ def model_files(
                 report_line(f"hashing {name} ({stamp[0] / 2**30:.1f} GiB)")
             before = [*stamp, files.sha256(folder / name)]
             if _stamp(folder / name) != stamp:
-                before = [*stamp[:1], 0, 0, before[-1]]  # written to meanwhile: hashed again the next time
+                before = [*stamp[:1], 0, 0, before[-1]]  # it was written to meanwhile: hash it again next time
         fresh[name] = before
         found[name] = ModelFile(sha256=str(before[-1]), num_bytes=stamp[0])
     if fresh != {name: kept.get(name) for name in fresh}:
@@ -63,7 +64,8 @@ def model_files(
 
 
 def sha256(place: Path) -> str:
-    """Hash a model, a folder or a GGUF file, from its bytes as they are now: nothing remembered."""
+    """Hash a model (a folder or a GGUF file) from its bytes as they are now, without the kept
+    hashes."""
     if place.is_file():
         return files.sha256(place)
     found = {

@@ -1,15 +1,16 @@
-"""What becomes of the memory of buffers that are freed: kept for the next ones, or given back.
+"""Decides whether the memory of freed buffers is kept for the next ones or given back.
 
-The C library keeps freed buffers for the next ones, or maps each large one anew and unmaps it. To
-keep is faster: pages that are given back must be cleared when they come again, 7 GB of them in a
-step of 16 rollouts on SmolLM2, which takes 6.2 s so and 3.6 s with what was kept. But what is kept
-has holes, because the buffers that a backward waits for lie between those that come and go: another
-such step took 5.0 GB of which 2.7 were in use, and 2.9 with its buffers given back.
+The C library keeps freed buffers for the next ones, or maps each large one anew and unmaps it.
+Keeping is faster, because pages that were given back must be cleared when they come again. In a
+step of 16 rollouts on SmolLM2 they are 7 GB: the step takes 6.2 s, and 3.6 s with kept buffers. But
+kept memory has holes, because the buffers that a backward waits for lie between those that come and
+go. Another such step took 5.0 GB, of which 2.7 were in use; with its buffers given back it took
+2.9.
 
-So it depends on the room. A model's first step gives back, and shows how much it needs at its
-height; the next ones keep if ROOM times as much is free, and stop when little is left. Where memory
-is short, a step takes what the doctor's estimate says; elsewhere it may take more and is faster.
-Small models, whose holes are small, always keep, and so does sampling, whose buffers are smaller.
+So it depends on the free memory. A model's first step gives back, and shows how much it needs at
+its peak. The next steps keep if ROOM times as much is free, and stop keeping when little is left.
+If memory is short, a step takes what the doctor estimates; otherwise it may take more and is
+faster. Small models have small holes and always keep. So does sampling, whose buffers are smaller.
 
 This is for glibc. Other C libraries have ways of their own, which are left alone.
 """
@@ -26,21 +27,22 @@ from typing import Any
 from rft.errors import UserError
 
 SMALL = 16_000_000
-"""Parameters up to which buffers are always kept: 4.1 -> 5.5 thousand training tokens/s for the
-embedded policy."""
+"""Models of up to this many parameters always keep their buffers. The embedded policy then trains
+5.5 instead of 4.1 thousand tokens/s."""
 ROOM = 3.0
-"""How many times what a step needs must be free for keeping: the holes were at most as large."""
+"""Buffers are kept if this many times a step's need is free: the holes were at most as large."""
 LITTLE = 0.25
-"""Of what a step needs. Less than that left, and what is held goes back."""
+"""A share of what a step needs. If less is free, what is kept goes back."""
 
 _SPENT = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 """How PyTorch's allocators say so, on GPUs, Linux and elsewhere."""
 
 _TRIM, _MAP = -1, -3
-"""mallopt's names for the sizes from which free memory at the end, and freed buffers, go back."""
+"""mallopt's names for two sizes, from which free memory at the heap's end and freed buffers go
+back."""
 _NEVER, _LARGE = 1 << 30, 1 << 17
-"""What is given back: buffers from 128 KiB on. With 1 MiB, holes grew between the smaller ones: two
-steps of a Qwen3 of 12 layers took 1,489 MB at their height instead of 1,214, in the same time."""
+"""Buffers from 128 KiB on are given back. With 1 MiB, holes grew between the smaller ones: two
+steps of a Qwen3 of 12 layers took 1,489 MB at their peak instead of 1,214, in the same time."""
 
 
 def keep() -> None:
@@ -79,7 +81,7 @@ class Steps:
 
 @contextmanager
 def told(what: str, remedy: str) -> Iterator[None]:
-    """Raise UserError, with what to lower, where this block runs out of memory."""
+    """Raise UserError, which says what to lower, if this block runs out of memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is one of the latter
@@ -97,7 +99,8 @@ def free_memory() -> int:
 
 
 def _cgroup() -> list[int]:
-    """What a container leaves us (cgroup v2); the machine's own number knows nothing of it."""
+    """Return what a container leaves us (cgroup v2). The machine's own number ignores this
+    limit."""
     try:
         limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:
@@ -106,8 +109,8 @@ def _cgroup() -> list[int]:
 
 
 def _resident(line: str = "VmRSS") -> int:
-    """Return the bytes that are resident. `VmHWM`: the most that ever were, those of sampling, too,
-    so rather too much than too little."""
+    """Return the bytes that are resident. `VmHWM`: the most that ever were. Sampling counts too, so
+    the number is rather too large than too small."""
     told = dict(one.split(":", 1) for one in Path("/proc/self/status").read_text().splitlines())
     kilobytes = told[line].split()[0] if line in told else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(kilobytes) * 1024

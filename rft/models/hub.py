@@ -1,9 +1,9 @@
 """Models of a hub: which commit a name means, and its files in the local cache.
 
 A hub's branch moves, so a run pins the commit that it found, and every stage opens that commit from
-the cache, without asking the hub again. Only what a model is made of is fetched: safetensors,
-configuration and tokenizer. Pickled weights are not: to load them is to run them. The hub's own
-variables hold (HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+the cache, without asking the hub again. Only a model's own files are fetched: safetensors,
+configuration and tokenizer. Pickled weights are not, because loading them runs code. The hub's own
+environment variables apply (HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PATIENCE_S = 30.0
 
 
 def commit(model: str, revision: str | None) -> str:
-    """Find the commit that a branch, a tag or a commit's name means now. Raises UserError for what
-    the hub does not have, InfrastructureError when it cannot be asked."""
+    """Find the commit that a branch, a tag or a commit's name means now. Raises UserError if the
+    hub does not have it, InfrastructureError if the hub cannot be asked."""
     from huggingface_hub import HfApi
 
     if revision and _COMMIT.fullmatch(revision) and find(model, revision, weights=False):
@@ -40,8 +40,8 @@ def commit(model: str, revision: str | None) -> str:
 
 
 def fetch(model: str, commit: str, weights: bool = True) -> Path:
-    """Return the folder of a commit, downloaded if need be. `weights`: False for its texts alone.
-    Raises UserError and InfrastructureError like `commit`."""
+    """Return the folder of a commit; download it if necessary. `weights`: False for its text files
+    only. Raises UserError and InfrastructureError like `commit`."""
     from huggingface_hub import snapshot_download
 
     if (here := find(model, commit, weights)) is not None:
@@ -61,7 +61,7 @@ def cached(model: str, commit: str) -> Path:
 
 
 def is_taken(name: str) -> bool:
-    """Whether a file of a snapshot is one that `fetch` brings. Other programs share the cache."""
+    """Tell whether `fetch` brings a file of this name. Other programs share the cache."""
     return any(fnmatch(name, pattern) for pattern in (*_TEXTS, *_WEIGHTS))
 
 

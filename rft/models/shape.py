@@ -1,8 +1,10 @@
-"""The shape of a model, without its weights: on PyTorch's `meta` device tensors have a size and no
-memory, so a model of any size is there in a second.
+"""The shape of a model, without its weights.
+
+On PyTorch's `meta` device tensors have a size and no memory, so a model of any size is built in a
+second.
 
     skeleton         the whole model, or one of another number of layers
-    num_parameters   how many numbers its weights are; tied ones count once
+    num_parameters   how many numbers its weights have; tied weights count once
     num_positions    how many tokens a dialogue may have
 """
 
@@ -29,16 +31,16 @@ def skeleton(description: Any, layers: int | None = None) -> Any:
 
 
 def num_parameters(description: Any) -> int:
-    """Count the parameters of the model that `description` (transformers' configuration) tells
-    of."""
+    """Count the parameters of the model that `description` (transformers' configuration)
+    describes."""
     return sum(parameter.numel() for parameter in skeleton(description).parameters())
 
 
 def num_positions(description: Any) -> int | None:
-    """Return how many tokens a dialogue may have; None: the description says nothing.
+    """Return how many tokens a dialogue may have; None if the description does not say.
 
-    Where all layers look back through a window (Mistral 7B v0.1), it is the window: up to there
-    attention is full, which is all that sampling and learning know.
+    If all layers look back through a window (Mistral 7B v0.1), it is the window. Up to there
+    attention is full, and sampling and learning know no other attention.
     """
     text = description.get_text_config()
     told = (getattr(text, "max_position_embeddings", None), _window(text))
@@ -46,6 +48,6 @@ def num_positions(description: Any) -> int | None:
 
 
 def _window(text: Any) -> int | None:
-    """Return the window of all layers. Layers of several kinds are another matter, which the
-    sampler refuses."""
+    """Return the window that all layers have; None for layers of several kinds, which the sampler
+    refuses."""
     return None if getattr(text, "layer_types", None) else getattr(text, "sliding_window", None)

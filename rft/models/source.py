@@ -1,4 +1,4 @@
-"""Which bytes a base model is: found when a run begins, and checked by every stage that loads them.
+"""Pins the bytes of a base model when a run begins; every stage that loads them checks them.
 
 `policy.model` names a folder, a GGUF file or a model of a hub. Any of them may change while a run
 lasts, or between the run and the audit of it. So the flow resolves the name once, before the run:
@@ -7,7 +7,7 @@ lasts, or between the run and the audit of it. So the flow resolves the name onc
                                                 the hash of every file; the chat template
     write(resolved, tree)                       data/model: model.json, chat_template.jinja
 
-Stages depend on data/model, and find the same bytes again or refuse them:
+Stages depend on data/model. They find the same bytes again, or refuse to load:
 
     base(pointer, section) -> Source            where a stage loads from: the policy that stage
                                                 `policy` made, or the given one, its hashes verified
@@ -45,10 +45,10 @@ class Source:
     gguf: str | None = None
     """The name of a GGUF file in the folder."""
     name: str = ""
-    """For errors: as the user wrote it."""
+    """The name as the user wrote it, for errors."""
     template: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Of the template: `policy.template_arguments`."""
+    """The template's arguments: `policy.template_arguments`."""
 
     @property
     def description(self) -> str:
@@ -59,7 +59,7 @@ class Source:
 class Resolved:
     model: Model
     source: Source | None
-    """None where nothing is given: the embedded policy, or one behind a chat endpoint."""
+    """None if no model is given: the embedded policy, or one behind a chat endpoint."""
     template: str | None = None
 
 
@@ -70,7 +70,7 @@ def resolve(
     """Find and hash what `policy.model` names. `root`: what a relative path starts from; `state`:
     the clone's state folder.
 
-    Raises UserError for what is missing, cannot be loaded or is not a model, and
+    Raises UserError for a model that is missing, cannot be loaded or is not one, and
     InfrastructureError for a hub that cannot be reached.
     """
     if section.model is None:
@@ -100,11 +100,11 @@ def place(
     section: config.Policy, root: Path, report_line: Callable[[str], None] = lambda line: None, weights: bool = True
 ) -> tuple[reports.ModelKind, Path, str | None]:
     """Find what `policy.model` names, without hashing it: its kind, its folder, its commit.
-    `weights`: False to download the small files alone."""
+    `weights`: False to download only the small files."""
     assert section.model is not None
     if os.path.normpath(section.model).startswith(".."):
         raise UserError(
-            f"policy.model = {section.model!r} is outside of this folder, and a run has one of its own. Write its "
+            f"policy.model = {section.model!r} is outside of this folder, but a run has a folder of its own. Write its "
             f"absolute path: {os.path.abspath(root / section.model)}"
         )
     path = root / section.model
@@ -186,7 +186,7 @@ def _assert_gguf(path: Path) -> None:
 
 
 def write(resolved: Resolved, tree: Path) -> None:
-    """Write data/model. It is written anew: a commit may hold that of another run."""
+    """Write data/model anew: a commit may hold that of another run."""
     files.delete(tree / stage_files.folder("model"))
     reports.write(resolved.model, tree / stage_files.path(Model))
     if resolved.template is not None:
@@ -195,8 +195,8 @@ def write(resolved: Resolved, tree: Path) -> None:
 
 # -- in a stage ------------------------------------------------------------------------------------
 def base(pointer: reports.PolicyReport, section: config.Policy, verify: bool = True) -> Source:
-    """Find the base model that stage `policy` made or points to. Raises UserError for a given one
-    that is not there, or whose bytes are not those that the run began with."""
+    """Find the base model that stage `policy` made or points to. Raises UserError for a given model
+    that is not there, or whose bytes changed since the run began."""
     if pointer.kind != "given":
         return Source(Path(pointer.model), name=pointer.model)
     if not stage_files.path(Model).exists():
@@ -211,8 +211,8 @@ def base(pointer: reports.PolicyReport, section: config.Policy, verify: bool = T
 
 
 def _of_old(pointer: reports.PolicyReport, section: config.Policy, verify: bool) -> Source:
-    """Find the model of a run whose version of agent-rft pinned no bytes: a folder by its hash, and
-    the newest commit of a hub's model."""
+    """Find the model of a run by an old version of agent-rft, which pinned no bytes: a folder by
+    its hash, a hub's model by its newest commit."""
     folder = Path(pointer.model)
     if not folder.is_dir():
         _, folder, _ = place(section, Path())

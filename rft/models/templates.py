@@ -1,8 +1,8 @@
-"""Give a chat template its arguments.
+"""Gives a chat template its arguments.
 
 Some templates read more than messages and tools: Qwen3's reads `enable_thinking`. The arguments of
-`policy.template_arguments` are written into the template as its first lines, so whoever renders it
-(a stage, the doctor, a server that got it by `rft export`) renders the same text.
+`policy.template_arguments` are written into the template as its first lines. So a stage, the doctor
+and a server that got the template by `rft export` all render the same text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _ITS_OWN = {"raise_exception", "strftime_now", "bos_token", "eos_token", "pad_to
 
 
 def with_arguments(template: Any, arguments: Mapping[str, Any]) -> Any:
-    """Write arguments into a template, or into each of several. Raises ConfigError for one that the
-    template does not read."""
+    """Write arguments into a template, or into each of several. Raises ConfigError for an argument
+    that the template does not read."""
     if isinstance(template, dict):
         return {name: with_arguments(text, arguments) for name, text in template.items()}
     reads = _reads(template or "")
@@ -33,7 +33,7 @@ def with_arguments(template: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _reads(template: str) -> set[str]:
-    """Find the names that a template reads and does not set: what an argument can say."""
+    """Find the names that a template reads and does not set: an argument can set them."""
     import jinja2
     from jinja2 import meta, nodes
     from jinja2.ext import Extension

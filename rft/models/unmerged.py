@@ -1,21 +1,21 @@
 """An adapter beside the weights instead of in them, for weights that are not float32.
 
-A LoRA adapter changes a weight by far less than bfloat16 can hold: merged there, one step at a
-learning rate of 1e-5 leaves a cosine of about 0.1 between what was learned and what is served. So
-the base weight stays as it is, and the low-rank path runs beside it:
+A LoRA adapter changes a weight by far less than bfloat16 can hold. If one step at a learning rate
+of 1e-5 is merged there, the cosine between what was learned and what is served is about 0.1. So the
+base weight stays as it is, and the low-rank path runs beside it:
 
     y = x W^T + (x down^T) up^T          `up` is scaled by alpha / r
 
 `down` and `up` have the weight's own number format, in which a server keeps an adapter too. They
-are casts of the float32 ones, whose relative error of 2^-9 leaves a cosine of 0.99999. The low-rank
-part is added to the product before that is rounded. Added afterwards, to an output that has been
-rounded, the part of it below half of the last digit would be lost each time.
+are cast from float32, with a relative error of 2^-9, which leaves a cosine of 0.99999. The low-rank
+part is added to the product before the sum is rounded. If it were added to a rounded output, its
+part below half of the last digit would be lost each time.
 
     beside       peft's wrapped layers -> Unmerged, in place
     twin         what the sampler decodes with: the learner's own base weights, and a copy of the
                  adapter
-    follow       the learner's present adapter into its twin
-    save_stacked an adapter that was trained on another one, as a single adapter of the base model
+    follow       copies the learner's present adapter into its twin
+    save_stacked saves an adapter that was trained on another one as one adapter of the base model
 
 An adapter can be trained on top of another one: peft wraps an Unmerged layer like any linear layer.
 Side by side, both are one adapter, whose rank is the sum of the two.
@@ -65,7 +65,7 @@ def beside(network: Any) -> Any:
     """Replace the layers that peft wrapped, in place; return the network."""
     for name, layer in list(_wrapped(network)):
         _put(network, name, Unmerged(layer.get_base_layer(), *_paths(layer)))
-    network.__dict__.pop("peft_config", None)  # by which peft would know an adapter under the next one
+    network.__dict__.pop("peft_config", None)  # else peft would see an adapter under the next one
     return network.requires_grad_(False)
 
 
@@ -87,13 +87,14 @@ def follow(learner: Any, sampler: Any) -> None:
 
 
 def is_stacked(learner: Any) -> bool:
-    """Tell whether the adapter that learns stands on another one."""
+    """Tell whether the adapter that learns is on top of another one."""
     return hasattr(learner, "peft_config") and holds(learner)
 
 
 @torch.no_grad()
 def save_stacked(learner: Any, folder: Path) -> None:
-    """Make the adapter that peft saved in `folder` one of the base model, with the one below."""
+    """Rewrite the adapter that peft saved in `folder` as one of the base model, together with the
+    one below it."""
     from safetensors.torch import save_file
 
     paths = {name: _paths(layer) for name, layer in _layers(learner.base_model.model)}
@@ -132,7 +133,7 @@ def _linear(network: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _layers(network: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the layers with an adapter, learning or beneath."""
+    """Yield the layers that have an adapter, one that learns or one below it."""
     for name, module in _linear(network):
         if isinstance(module, Unmerged) or hasattr(module, "lora_A"):
             yield name, module
@@ -145,7 +146,7 @@ def _wrapped(network: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _paths(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return all low-rank paths of a layer as one, in float32: that of its base before its own."""
+    """Return all low-rank paths of a layer as one, in float32: its base's path, then its own."""
     if isinstance(layer, Unmerged):
         return layer.down.float(), layer.up.float()
     down = layer.lora_A["default"].weight.detach().float()

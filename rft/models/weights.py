@@ -1,13 +1,13 @@
-"""Weights: load a base model and its tokenizer, put an adapter on it, save, merge, hash.
+"""Weights: loads a base model and its tokenizer, puts an adapter on it, saves, merges, hashes.
 
-A policy's weights are a base model (rft/models/source.py says where it lies) and perhaps an adapter
+A policy's weights are a base model (rft/models/source.py says where it is) and perhaps an adapter
 or a whole set of trained weights on top. `load` gives the base; `with_weights` applies what a
 champion or a train stage left; `trainable` prepares for learning: LoRA through peft, or all
 weights. `sampler_copy` and `sync` keep the plain copy that the sampler decodes with.
 
 What was learned must be what is sampled, judged and served (rft/models/effect.py). An adapter is
-merged into float32 weights, and runs beside all others (rft/models/unmerged.py). All weights learn
-in float32, and are float32 from then on.
+merged into float32 weights, and runs beside weights of other formats (rft/models/unmerged.py). Full
+weights learn in float32, and stay in float32.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rft.models.templates import with_arguments
 
 Weights = Literal["lora", "full", "none"]
 _SPOILED = (OSError, ValueError, KeyError, IndexError, struct.error, SafetensorError)
-"""What the readers of model files raise for one that is cut off, or none of theirs."""
+"""What the readers of model files raise for a file that is cut off, or of another format."""
 
 
 def prepare_process(section: config.Policy) -> torch.device:
@@ -50,7 +50,7 @@ def prepare_process(section: config.Policy) -> torch.device:
     if section.threads:
         torch.set_num_threads(section.threads)
     torch.use_deterministic_algorithms(True)
-    # It costs 4 % of a step, and finds reads before writes that we do not make.
+    # It would cost 4 % of a step, to find reads of unwritten memory, which we do not make.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_flush_denormal(True)  # softmax tails and Adam's moments go denormal, which CPUs compute many times slower
     if section.device == "auto":
@@ -72,7 +72,7 @@ def load(source: Source | str, section: config.Policy, device: torch.device) -> 
     dtype = getattr(torch, section.dtype)
     bars = contextlib.redirect_stderr(io.StringIO()) if source.gguf else contextlib.nullcontext()
     try:
-        with bars:  # of the dequantization, which asks no setting whether to draw them
+        with bars:  # hides the progress bars of the dequantization, which no setting switches off
             model: Any = AutoModelForCausalLM.from_pretrained(
                 source.folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, **more
             )
@@ -125,7 +125,7 @@ def _quiet() -> None:
 def tokenizer(source: Source | str) -> Any:
     """Load the tokenizer with its chat template. Raises UserError if there is none.
 
-    With it comes `model_ends`, the model's end tokens, which rft/chat/renderer.py ends turns at.
+    Its attribute `model_ends` has the model's end tokens, at which rft/chat/renderer.py ends turns.
     """
     from transformers import AutoTokenizer
 
@@ -152,7 +152,7 @@ def tokenizer(source: Source | str) -> Any:
 
 def _model_ends(source: Source) -> tuple[int, ...]:
     """Read the tokens at which the model itself stops: often more than the tokenizer's own end
-    token, such as <|endoftext|> beside <|im_end|>. A GGUF file names that one alone."""
+    token, such as <|endoftext|> beside <|im_end|>. A GGUF file names only the tokenizer's."""
     for name in ("generation_config.json", "config.json"):
         path = source.folder / name
         if source.gguf is None and path.exists():
@@ -173,8 +173,9 @@ def _unloadable(source: Source, error: Exception) -> UserError:
 
 
 def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.device) -> Any:
-    """Put an adapter on the model, merged into it if that is float32; or load trained full weights,
-    for which it becomes float32 as they are. Raises UserError for those of another base model."""
+    """Put an adapter on the model, merged into it if the model is float32. Or load trained full
+    weights; if they are float32, the model becomes float32. Raises UserError for weights of another
+    base model."""
     if kind == "none" or folder is None:
         return model
     if kind == "full":
@@ -182,7 +183,7 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
 
         state = load_file(folder / "model.safetensors", device=str(device))
         if any(tensor.dtype == torch.float32 for tensor in state.values()):
-            model = model.float()  # what it loads would be rounded to its own format
+            model = model.float()  # else the loaded weights would be rounded to its format
         missing, unexpected = model.load_state_dict(state, strict=False)
         if unexpected or set(missing) - _tied(model):
             odd = (unexpected or list(missing))[0]
@@ -200,8 +201,8 @@ def with_weights(model: Any, kind: Weights, folder: Path | None, device: torch.d
 
 
 def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield base and adapter's delta of each weight that it changes. Afterwards the model is as
-    before."""
+    """Yield each weight that the adapter changes, with the adapter's delta. Afterwards the model is
+    as before."""
     from peft import PeftModel
 
     with _quiet_peft():
@@ -213,8 +214,9 @@ def adapter_changes(model: Any, folder: Path) -> Iterator[tuple[torch.Tensor, to
 
 
 def trainable(model: Any, section: config.Train) -> Any:
-    """Prepare the model to learn, in float32 accumulators. LoRA starts exactly at the base model's
-    function (B = 0). Raises ConfigError for settings that this architecture cannot honor."""
+    """Prepare the model to learn, in float32 accumulators. LoRA starts with exactly the base
+    model's function (B = 0). Raises ConfigError for settings that this architecture cannot
+    honor."""
     _check_honored(model, section)
     torch.manual_seed(section.seed)
     if section.weights == "full":
@@ -236,7 +238,8 @@ def trainable(model: Any, section: config.Train) -> Any:
 
 
 def _check_targets(model: Any, targets: list[str]) -> None:
-    """Refuse a layer whose adapter would be learned, and not sampled with as it was learned."""
+    """Refuse a layer whose adapter could be learned, but would not be sampled with as it was
+    learned."""
     embedding = model.get_input_embeddings().weight
     for name, layer in model.named_modules():
         if not any(name == target or name.endswith(f".{target}") for target in targets):
@@ -272,8 +275,8 @@ def sampler_copy(model: Any) -> Any:
 
 def merged_copy(model: Any) -> Any:
     """Make a plain model with the adapter in its weights, which must be float32. It shares the
-    embeddings, and a head that LoRA leaves alone: a quarter of a model of 0.6 B. A model without
-    an adapter is its own."""
+    embeddings, and a head that LoRA leaves alone: a quarter of a model of 0.6 B. A model without an
+    adapter is returned itself."""
     if not hasattr(model, "merge_and_unload"):
         return model
     shared = {id(weight): weight for weight in _unwrapped(model)}
@@ -288,7 +291,7 @@ def _unwrapped(model: Any) -> list[torch.nn.Parameter]:
 
 
 def _merges(model: Any) -> bool:
-    """Tell whether an adapter's change survives in the weights: not in bfloat16."""
+    """Tell whether an adapter's change survives in the weights. In bfloat16 it does not."""
     return model.get_input_embeddings().weight.dtype == torch.float32
 
 
@@ -319,8 +322,8 @@ def sync(learner: Any, sampler: Any) -> None:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Save an adapter (peft) or weights to `folder`, which must not exist yet. An adapter is one of
-    the base model, even if it learned on top of another."""
+    """Save an adapter (peft) or weights to `folder`, which must not exist yet. An adapter is saved
+    as one of the base model, even if it learned on top of another."""
     folder.mkdir(parents=True)
     if hasattr(model, "merge_and_unload"):
         model.save_pretrained(str(folder))

@@ -1,16 +1,16 @@
 """A run on one page: what each stage found, with pictures, for the person who must approve it.
 
-`render(root, run)` reads the stages' files under `root/data` and returns one HTML file: no script,
-no network (its own policy forbids both), light or dark by the reader's setting, readable on a phone
-and on paper. What a run did not reach is left out: a run that stopped after drift has a short page.
-Nothing is computed here that a report says already.
+`render(root, run)` reads the stages' files under `root/data` and returns one HTML file. It has no
+script and loads nothing (its Content-Security-Policy forbids both). It is light or dark by the
+reader's setting, and readable on a phone and on paper. What a run did not reach is left out: a run
+that stopped after drift has a short page. A value that a report has is not computed again here.
 
-Of the test set the page shows sums, slices and counts. Dialogues, ids and rewards of examples are
-those of the validation examples that each arm plays for the page (rft/reports/shown.py), unless
-somebody opened the test set, by an entry in the ledger. Where inputs nearly repeat each other, the
-ids of test examples are shown, and no text.
+The page shows only sums, slices and counts of the test set. Dialogues, ids and rewards are those of
+the validation examples that each arm plays for the page (rft/reports/shown.py). Only an entry in
+the ledger opens the test set for reading. Where inputs nearly repeat each other, the page shows the
+ids of test examples, but not their text.
 
-    markup     HTML that escapes what it is given
+    markup     HTML that escapes its input
     charts     the pictures
     style      the one style sheet
     story      header, ladder, the three arms, how to approve
@@ -22,15 +22,15 @@ ids of test examples are shown, and no text.
     worse      the examples that got worse
     dialogues  rollouts side by side
     cost       wall time, rollouts, tokens, steps
-    inputs     the reports, as far as the run came
+    inputs     the reports that the run wrote
 
-The page of an audit (audit.py) and that of `rft traffic drift` (drift.py) have the same style and
-the same promises.
+The pages of an audit (audit.py) and of `rft traffic drift` (drift.py) have the same style and the
+same promises.
 
     lineage, sections            an audit as its page reads it, and a section for each of its nodes
-    graph, lanes, folding        its picture: drawn, where the boxes lie, and which are left out
+    graph, lanes, folding        its picture: drawing, places of the boxes, and what is left out
     drift_comparisons            drift over time
-    drift_pictures, drift_style  drift on its scale; the style sheet that it adds
+    drift_pictures, drift_style  drift on its scale; the style sheet for it
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ def render(
     opened: int | None = None,
     comparisons: Sequence[DriftComparison] = (),
 ) -> str:
-    """`run` describes the run: `run`, `commit`, `recipe`, `dirty`, further facts in words, and
+    """Return the page of a run.
+
+    `run` describes the run: `run`, `commit`, `recipe`, `dirty`, further facts in words, and
     `again`, the command that repeats it. `spent`: stage -> wall time. `opened`: the ledger's entry
-    that opened the test set, whose dialogues are shown then. `comparisons`: drift of the last runs
+    that opened the test set; then its dialogues are shown. `comparisons`: drift of the last runs
     and of this one.
 
     Raises UserError for a damaged report.

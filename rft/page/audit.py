@@ -1,12 +1,12 @@
 """An audit on one page: is every link whole, and if not, which one is broken and why.
 
-`render(audit)` is pure and returns one HTML file. Like the page of a run it has no script and loads
-nothing (its own policy forbids both), and is light or dark by the reader's setting.
+`render(audit)` is pure and returns one HTML file. Like the page of a run, it has no script and
+loads nothing (its own policy forbids both). It is light or dark by the reader's setting.
 
-First the answer in words, with the broken links as sentences; then the picture, in which one can
-follow each of them; then a section per node, with all that is known of it. Everything that is named
-is a link to its section, and a section names its neighbors: so the page can be walked without the
-picture, by keyboard and by ear.
+First comes the answer in words, with the broken links as sentences. Then comes the picture, in
+which each of them can be followed. Then comes a section per node, with everything known about it.
+Every name links to its section, and a section names its neighbors. So the page also works without
+the picture, by keyboard and with a screen reader.
 
     lineage    the audit's links by node; anchors, signs, shortened hashes
     folding    what the picture shows as boxes and lines
@@ -46,7 +46,7 @@ def render(audit: Audit) -> str:
 
 # -- the answer ------------------------------------------------------------------------------------
 def verdict(audit: Audit) -> str:
-    """The worst state of all links, in a sentence."""
+    """Say in a sentence how many links are broken, or what else is not verified."""
     if not audit.links:
         return "There is no link to check."
     count = Counter(link.state for link in audit.links)
@@ -71,7 +71,7 @@ _BAD: frozenset[State] = frozenset(state for state, tone in TONES.items() if ton
 
 
 def _badge(audit: Audit) -> tuple[str, str, str]:
-    """Words, tone, sign."""
+    """Return words, tone and sign."""
     if not audit.links:
         return "Nothing to check", "off", "–"
     if num_broken := len(audit.broken()):
@@ -122,7 +122,7 @@ def _broken(lineage: Lineage, folded: Folded) -> Html | None:
 
 
 def _unknown(lineage: Lineage, folded: Folded) -> Html | None:
-    """What is neither broken nor verified, with the reason."""
+    """List what is neither broken nor verified, with the reason."""
     alike: dict[tuple[str, str, str, str], list[Link]] = defaultdict(list)
     for state in ("not verifiable", "erased"):
         for link in lineage.audit.links:
@@ -143,7 +143,7 @@ def _folded_list(items: list[Html], most: int = _LISTED) -> Child:
 
 
 def _item(lineage: Lineage, folded: Folded, link: Link, id_: str | None = None, num_alike: int = 0) -> Html:
-    """A link as a full sentence, with the way to its place in the picture."""
+    """Write a link as a full sentence, with a way to its place in the picture."""
     chapter = folded.chapter.get(link.source)
     spot = next((at for key in (link.target, link.source) if (at := graph.shown(lineage, folded, key))), None)
     return h(
@@ -172,7 +172,7 @@ def _picture(lineage: Lineage, folded: Folded) -> Html | None:
         return None
     note = (
         "A line means that what is above rests on what the arrow points to. Each box leads to its section below; a "
-        "sign says what became of the check of what is claimed about it."
+        "sign shows how the check of the claims about it ended."
     )
     if folded.num_implied:
         note += " Lines that others imply are left out here, but never a broken one; the sections name every link."

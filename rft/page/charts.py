@@ -1,9 +1,10 @@
-"""Pictures as inline SVG, drawn by hand: a line chart, a paired histogram, an interval against its
-margin. Pictures of drift are in drift_pictures.py.
+"""Pictures as inline SVG: a line chart, a paired histogram, an interval against its margin.
 
-Every picture is an image with a title and a description that say what it shows, for those who do
-not see it. Widths are in the view box's units: 440 wide fills half a row on a desk and a whole one
-on a phone, where its text is still readable.
+Pictures of drift are in drift_pictures.py.
+
+Every picture has a title and a description, for people who cannot see it. Widths are in units of
+the view box: 440 fills half a row on a desktop and a whole row on a phone, where its text is still
+readable.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WIDTH = 440.0
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `kind` is the class that gives colour and dash: champion, champion_new_prompt,
+    """One line. `kind` is the CSS class that sets colour and dash: champion, champion_new_prompt,
     challenger."""
 
     label: str
@@ -32,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Frame:
-    """From data to picture."""
+    """Converts from data to picture coordinates."""
 
     x0: float
     x1: float
@@ -64,7 +65,7 @@ def image(title: str, description: str, width: float, height: float, *children: 
 
 
 def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
-    """Circle, square or diamond, so that arms differ without colour too."""
+    """Draw a circle, square or diamond, so that arms differ even without colour."""
     if kind == "champion":
         return h("circle", cx=x, cy=y, r=size, class_="hollow")
     if kind == "champion_new_prompt":
@@ -74,7 +75,7 @@ def marker(kind: str, x: float, y: float, size: float = 4.0) -> Html:
 
 
 def legend_mark(kind: str) -> Html:
-    """The same marker, to stand in text."""
+    """Draw the same marker for use in text."""
     return h(
         "svg", h("g", marker(kind, 6, 6, 4.2), class_=kind), viewBox="0 0 12 12", class_="mark", aria_hidden="true"
     )
@@ -83,7 +84,7 @@ def legend_mark(kind: str) -> Html:
 def lines(
     title: str, description: str, series: Sequence[Series], x_label: str, y_label: str, dots: bool = False
 ) -> Html:
-    """Values over steps or over k."""
+    """Draw values over steps or over k."""
     points = [point for one in series for point in (*one.points, *one.faint)]
     low, high = _span([y for _, y in points])
     frame = Frame(min(x for x, _ in points), max(x for x, _ in points), low, high, right=WIDTH - 16, top=28)
@@ -100,7 +101,7 @@ def lines(
 def histogram(
     title: str, description: str, bars: Sequence[tuple[str, str, dict[int, float], float]], x_label: str
 ) -> Html:
-    """Shares side by side. Each of `bars` is (label, kind, share by value, P95)."""
+    """Draw shares side by side. Each of `bars` is (label, kind, share by value, P95)."""
     last = max((value for _, _, shares, _ in bars for value in shares), default=1)
     top = max((share for _, _, shares, _ in bars for share in shares.values()), default=1.0)
     frame = Frame(-0.6, last + 0.6, 0.0, _span([0.0, top])[1], top=34)
@@ -141,7 +142,7 @@ def histogram(
 
 
 def forest(title: str, description: str, rows: Sequence[tuple[str, str, float, float, float]]) -> Html:
-    """Values with intervals under one another: (label, kind, value, low, high)."""
+    """Draw values with intervals, one below the other: (label, kind, value, low, high)."""
     low, high = _span([x for row in rows for x in row[3:]], pad=0.06)
     height = 34.0 * len(rows) + 30
     frame = Frame(low, high, 0, 1, left=16, right=WIDTH - 16, top=6, bottom=height - 26)
@@ -188,8 +189,8 @@ def interval(
     good_above: bool,
     tone: str,
 ) -> Html:
-    """One check on its own scale: the side of the margin that passes is shaded, the interval should
-    lie in it."""
+    """Draw one check on its own scale. The side of the margin that passes is shaded; the interval
+    should lie in it."""
     seen = [value, margin, 0.0, *(x for x in (low, high) if x is not None)]
     left, right = min(seen), max(seen)
     pad = 0.1 * (right - left or 1.0)
@@ -242,7 +243,7 @@ def _path(frame: Frame, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _span(values: Sequence[float], pad: float = 0.0) -> tuple[float, float]:
-    """Round ends around all values, never empty."""
+    """Return round ends that enclose all values, never an empty span."""
     low, high = min(values), max(values)
     if high - low < 1e-9:
         low, high = low - 0.05, high + 0.05
@@ -258,12 +259,12 @@ def _ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def _step(raw: float) -> float:
-    """The nearest larger of 1, 2, 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(max(raw, 1e-12)))
     return next(power * m for m in (1, 2, 5, 10) if power * m >= raw * (1 - 1e-9))
 
 
 def _short(x: float, span: float) -> str:
-    """As many digits as tell neighboring ticks apart."""
+    """Write as many digits as are needed to tell neighboring ticks apart."""
     digits = max(0, 1 - math.floor(math.log10(max(span, 1e-12))))
     return decimal(x, digits)

@@ -1,6 +1,8 @@
-"""The gate's checks, as the person who signs reads them: how many looks are left, what was not
-measured, what stood in the way, and every check as one sentence (rft/reports/plain.py) with its
-picture and its numbers."""
+"""The gate's checks, for the person who signs.
+
+First comes what stood in the way, then how many looks are left and what was not measured. Every
+check is one sentence (rft/reports/plain.py) with its picture and its numbers.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def _looks(registration: reports.Registration | None) -> Html:
 
 
 def _unseen(decision: reports.Decision, latency: reports.Check | None) -> Html | None:
-    """What nobody knows, before what is known."""
+    """List what is not known, before what is known."""
     found = plain.unseen(decision, latency)
     if not found:
         return None
@@ -114,7 +116,7 @@ def _check(check: reports.Check, candidate: str) -> Html:
 
 
 def _numbers(check: reports.Check) -> str:
-    """Value, interval and limit, as the stage printed them."""
+    """Write value, interval and limit as the stage printed them."""
     return wording.numbers(check) if check.value is not None else ""
 
 

@@ -1,8 +1,8 @@
 """What the run cost: wall time by stage, rollouts, sampled tokens, optimizer steps.
 
-How a stage's time splits (sampling, tools, grading) comes from its `timing.json`, counts from its
-log and report. A stage whose files were reused from an earlier run cost this one nothing, and
-no total counts it.
+The split of a stage's time (sampling, tools, grading) comes from its `timing.json`, counts come
+from its log and report. A stage whose files were reused from an earlier run cost this run nothing,
+so no total counts it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Spent:
     seconds: float
     """Wall time over all attempts."""
     how: str
-    """ran; or unchanged, restored: its files are an earlier run's."""
+    """ran; or unchanged, restored: an earlier run made its files."""
 
 
 def cost(stage_files: StageFiles, spent: Mapping[str, Spent]) -> Html | None:
-    """None when neither times nor rollouts of the run are known."""
+    """Return the card of costs; None when neither times nor rollouts of the run are known."""
     counts = {stage: found for stage in NEEDS if (found := stage_files.sampled(stage)) is not None}
     stages = [stage for stage in NEEDS if stage in spent or stage in counts]
     if not stages:
@@ -72,7 +72,7 @@ def _row(stage: str, stage_files: StageFiles, spent: Spent | None, count: tuple[
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 20 s`, `1 h 02 min`."""
+    """Write a duration: `4.2 s`, `3 min 20 s`, `1 h 02 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""The pictures and tables behind the story, from training to stop reasons."""
+"""The detailed pictures and tables of a run, from training to stop reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rft.reports.plain import ARMS, between
 
 
 def pictures(stage_files: StageFiles) -> Iterator[Html]:
-    """Cards for a grid of two columns."""
+    """Yield the cards for a grid of two columns."""
     for found in (training(stage_files), tool_calls(stage_files), best_of_k(stage_files)):
         if found is not None:
             yield found
@@ -44,7 +44,7 @@ def training(stage_files: StageFiles) -> Html | None:
 
 
 def untrained(stage_files: StageFiles) -> Html | None:
-    """Why there is no reward curve."""
+    """Say why there is no reward curve."""
     if stage_files.train is None or stage_files.train.trained:
         return None
     return card("Training", h("p", "No weights were trained: ", stage_files.train.reason, "."))
@@ -65,7 +65,8 @@ def tool_calls(stage_files: StageFiles) -> Html | None:
 
 
 def best_of_k(stage_files: StageFiles) -> Html | None:
-    """With one rollout per test example there is no best of k: then the baseline's champion."""
+    """Draw best of k. With one rollout per test example there is none, so the baseline's champion
+    is shown."""
     shown = [(arm.name, arm.sampled) for arm in stage_files.arms if len(arm.sampled.max_at_k) > 1]
     if not shown and stage_files.baseline is not None and len(stage_files.baseline.sampled.max_at_k) > 1:
         shown = [("champion", stage_files.baseline.sampled)]
@@ -173,7 +174,7 @@ def _window(curve: Sequence[tuple[int, float]]) -> int:
 
 
 def _smoothed(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """A trailing mean: at no step does the line know the future."""
+    """Return a trailing mean, which uses only earlier steps."""
     width = _window(curve)
     parts = [curve[max(0, i - width + 1) : i + 1] for i in range(len(curve))]
     return [(part[-1][0], sum(y for _, y in part) / len(part)) for part in parts]

@@ -1,10 +1,10 @@
-"""Rollouts side by side: numbers say how much changed, dialogues say what.
+"""Rollouts side by side: numbers say how much changed, dialogues say what changed.
 
-They are of validation examples: whoever reads test dialogues tunes on the test.
+The examples are from validation, because a person who reads test dialogues tunes on the test.
 
-There are two pairs: the candidate's worst and best rollout, and the example that it changed the
-most, before and after. They are chosen by reward, then by the number of calls (more has more to
-show), then by id, so that the same run shows the same ones.
+There are two pairs: the candidate's worst and best rollout, and the example that changed the most,
+before and after. They are chosen by reward, then by the number of calls (more calls have more to
+show), then by id, so that the same run always shows the same ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Rollout = dict[str, Any]
 
 
 def scored(stage_files: StageFiles) -> list[Rollout]:
-    """The rollouts with a reward that people may read: of the arms, or else of the baseline."""
+    """Return the scored rollouts that people may read: those of the arms, or of the baseline."""
     if stage_files.challenger is None:
         path = places.rollouts("baseline")
     else:
@@ -37,7 +37,7 @@ def scored(stage_files: StageFiles) -> list[Rollout]:
 
 
 def closed(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
-    """Why there is no dialogue to read."""
+    """Say why there are no dialogues to read; None if there are some."""
     if (
         stage_files.challenger is None
         or stage_files.opened is not None
@@ -74,7 +74,7 @@ def _rank(row: Rollout) -> tuple[int, str, int]:
 
 
 def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[Rollout, Rollout] | None:
-    """Each arm's typical rollout on the example with the largest change."""
+    """Return each arm's typical rollout on the example with the largest change."""
     old, new = by_example(before), by_example(after)
 
     def change(id: str) -> tuple[float, int]:
@@ -85,7 +85,7 @@ def _most_changed(before: Sequence[Rollout], after: Sequence[Rollout]) -> tuple[
 
 
 def typical(rows: Sequence[Rollout]) -> Rollout:
-    """The one whose reward is nearest to their mean."""
+    """Return the rollout whose reward is nearest to the mean."""
     mean = _mean(rows)
     return min(rows, key=lambda row: (abs(row["reward"] - mean), row["sample"]))
 
@@ -112,7 +112,7 @@ def column(label: str, row: Rollout) -> Html:
 
 
 def _rollout(row: Rollout) -> Html:
-    """What was said and done, folded in the middle, with its grade."""
+    """Show what was said and done, with the middle folded, and the grade."""
     facts = [
         h("span", "reward ", h("b", decimal(row["reward"]))),
         h("span", counted(row["num_tool_calls"], "tool call")),

@@ -1,18 +1,18 @@
-"""Is production still like what the agent knows? The drift report as pictures and sentences.
+"""The drift report as pictures and sentences: is production still like what the agent knows?
 
-`cards` are a part of a run's page; `render` makes a page of its own, which `rft traffic drift
---html` writes and MLflow keeps. Both are built from the report alone, without a script, and load
-nothing.
+`cards` are part of a run's page. `render` makes a separate page, which `rft traffic drift --html`
+writes and MLflow keeps. Both are built from the report alone, have no script and load nothing.
 
-First what to do, then the features: the input, what the agent did, and how well (the outcome apart
-from the input). In each, what it was compared with. What drifted stands first, and is open once: a
-feature that drifted from the training examples looks much the same beside the test examples. The
-rest is folded, and its line still shows how far it is from counting.
+First comes what to do. Then come the features in three groups: the input, what the agent did, and
+how well it did (the outcome apart from the input). Each group is divided by what it was compared
+with. Drifted features come first, and each is open only once, because it looks much the same
+against the training and the test examples. The others are folded; their lines still show how far
+they are from their thresholds.
 
-    rft/reports/drift_wording  order, names and sentences, which the terminal shares
+    rft/reports/drift_wording  order, names and sentences, shared with the terminal
     drift_pictures             an effect on its scale; reference against window; a course over time
     drift_comparisons          several windows: pictures over time, and a table
-    drift_style                what this adds to the style sheet
+    drift_style                the additions to the style sheet
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from rft.reports.drift_wording import SIGNS, TONES, VERDICTS, Compared, Part
 def render(
     comparisons: Sequence[DriftComparison], facts: Mapping[str, str], title: str = "", with_features: bool = True
 ) -> str:
-    """Make one page. `facts` stand in the header. `with_features`: all that each report holds, not
-    only the pictures over time."""
+    """Make one page. `facts` are shown in the header. `with_features`: show each report in full,
+    not only the pictures over time."""
     known = [comparison for comparison in comparisons if comparison.report is not None]
     body: list[Html | None] = []
     if len(comparisons) == 1 and known:
@@ -49,8 +49,8 @@ def render(
 
 
 def cards(report: DriftReport, comparisons: Sequence[DriftComparison] = ()) -> Iterator[Html]:
-    """The drift of a run. `comparisons`: those of earlier runs and its own, for the pictures over
-    time."""
+    """Yield the cards on a run's drift. `comparisons`: those of earlier runs and its own, for the
+    pictures over time."""
     yield card(
         f"Drift: {report.verdict}",
         h("p", drift_wording.headline(report), class_="advice"),
@@ -162,15 +162,15 @@ def _part(report: DriftReport, part: Part, told: set[str]) -> Html:
 
 
 def _split(compared: Compared) -> tuple[list[FeatureDrift], list[FeatureDrift]]:
-    """Part what needs a look from what does not."""
+    """Split the features into those that need a look and the rest."""
     alarming = ("drifted", "could be chance")
     shown = [feature for feature in compared.features if drift_wording.state(feature) in alarming]
     return shown, [feature for feature in compared.features if drift_wording.state(feature) not in alarming]
 
 
 def _feature(report: DriftReport, feature: FeatureDrift, told: set[str]) -> Html:
-    """One feature: a line that is always seen, and what is behind it. It is open where it drifted,
-    against the first reference of several, and its conversations are there."""
+    """Show one feature: a line that is always visible, and details below it. The details are open
+    for a drifted feature, with its conversations, but only against the first reference."""
     opened = feature.drifted and feature.feature not in told
     state = drift_wording.state(feature)
     text = drift_wording.named(feature.feature)

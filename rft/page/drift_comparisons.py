@@ -1,8 +1,8 @@
-"""Drift over time: a small picture per feature over the windows that were compared, and a table.
+"""Drift over time: a small picture per feature over the compared windows, and a table.
 
-One comparison is one window with its report. A feature has one picture: where it was
-compared with several references, it shows the one that it is farthest from. Comparisons without a
-report stay in the table, with the reason.
+One comparison is one window with its report. A feature has one picture. If it was compared with
+several references, the picture shows the one that it is farthest from. Comparisons without a report
+stay in the table, with the reason.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class DriftComparison:
     window: str
     report: reports.DriftReport | None
     when: str = ""
-    """From when to when the window is, as far as it is known."""
+    """The window's start and end, as far as they are known."""
     missing: str = ""
     """Why there is no report."""
     alike: int = 0
-    """Later runs with the very same report."""
+    """How many later runs have the same report."""
 
 
 def over_time(comparisons: Sequence[DriftComparison], title: str) -> Html | None:
-    """A card with the pictures; None for fewer than two reports."""
+    """Make a card with the pictures; None for fewer than two reports."""
     known = [comparison for comparison in comparisons if comparison.report is not None]
     if len(known) < 2:
         return None
     note = (
         f"{counted(len(known), 'window')}, the latest on the right: {_named(known[0])} to {_named(known[-1])}. The "
-        "line at 1 is the smallest effect that counts, and ✗ is a drift. Of several references, the farthest counts."
+        "line at 1 is the smallest effect that counts, and ✗ is a drift. With several references, the farthest counts."
     )
     parts: list[Html] = []
     for group, (name, _) in drift_wording.GROUPS.items():
@@ -57,7 +57,7 @@ def over_time(comparisons: Sequence[DriftComparison], title: str) -> Html | None
 
 
 def summary(comparisons: Sequence[DriftComparison]) -> Html:
-    """A table with a row per comparison, the latest first."""
+    """Make a table with a row per comparison, the latest first."""
     rows = [_row(comparison) for comparison in reversed(comparisons)]
     shown = table(("window", "verdict", "drifted", "farthest of the input", "what to do"), rows, wide=True)
     return card("The windows", shown)
@@ -106,8 +106,8 @@ def _row(comparison: DriftComparison) -> Html:
 
 
 def _panels(comparisons: Sequence[DriftComparison], group: str) -> list[Html]:
-    """Make a picture per feature that was ever compared, the farthest of the last window first. All
-    have one scale."""
+    """Make a picture for each feature that was ever compared, all on one scale. The feature with
+    the largest drift in the last window comes first."""
     names = dict.fromkeys(feature.feature for comparison in comparisons for feature in _of(comparison, group))
     courses = {name: [_dot(comparison, name, group) for comparison in comparisons] for name in names}
     known = {name: dots for name, dots in courses.items() if any(dot.ratio is not None for dot in dots)}

@@ -1,9 +1,9 @@
-"""Pictures of drift: an effect on its scale, the two sides in pairs of bars, effects over time.
+"""Pictures of drift: an effect on its scale, both sides as pairs of bars, effects over time.
 
-scale    one effect. The threshold stands in the middle of every scale, so that scales can be
+scale    one effect. The threshold is in the middle of every scale, so that scales can be
          compared; what chance alone reaches is shaded
 pairs    the share of each value, in the reference and in the window. Labels and shares are
-         text beside the bars: they wrap on a phone, and are read aloud
+         text beside the bars, so that they wrap on a phone and can be read aloud
 course   one feature over several windows, its effects in thresholds
 """
 
@@ -19,11 +19,11 @@ from rft.reports import Bar
 _WIDTH, _CENTER = 320.0, 160.0
 _PANEL = 260.0
 _HIGHEST = 4.0
-"""Thresholds that a course shows; what lies higher is drawn at the top, with a mark."""
+"""How many thresholds a course shows. Higher effects are drawn at the top, with a mark."""
 
 
 def scale(title: str, description: str, effect: float, noise: float | None, tone: str) -> Html:
-    """Draw an effect and the noise, both in thresholds. More than two are cut with a mark."""
+    """Draw an effect and the noise, both in thresholds. An effect above two is cut, with a mark."""
     end = max(min(effect, 2.0) * _CENTER, 3.0)
     over = h("path", d=f"M{_WIDTH - 14} 4 l6 6 l-6 6 M{_WIDTH - 7} 4 l6 6 l-6 6", class_="cut") if effect > 2 else None
     shade = None
@@ -43,7 +43,7 @@ def scale(title: str, description: str, effect: float, noise: float | None, tone
 
 
 def legend(with_noise: bool, with_pairs: bool) -> Html:
-    """The marks that are used, to stand in text."""
+    """Explain the marks that are used."""
 
     def mark(*children: Child) -> Html:
         return h("svg", children, viewBox="0 0 22 14", class_="mark wide-mark", aria_hidden="true")
@@ -120,14 +120,14 @@ class Dot:
 
 
 def height(dots: Sequence[Dot]) -> float:
-    """Find the top of a scale, in thresholds, that holds all dots, or most of them."""
+    """Return the top of a scale, in thresholds, that holds all dots up to the highest allowed."""
     seen = [dot.ratio for dot in dots if dot.ratio is not None]
     return min(max([1.5, *(1.1 * ratio for ratio in seen)]), _HIGHEST)
 
 
 def course(title: str, dots: Sequence[Dot], top: float) -> Html:
-    """Draw effects over the windows, in their order; a gap where nothing was compared. What is
-    above `top` is drawn there, with a mark."""
+    """Draw effects over the windows, in their order, with a gap where nothing was compared. Effects
+    above `top` are drawn at the top, with a mark."""
     last = max(len(dots) - 1, 1)
     frame = Frame(0, last, 0, top, left=26, right=_PANEL - 10, top=10, bottom=84)
     drifted = sum(dot.drifted for dot in dots)

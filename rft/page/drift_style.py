@@ -1,4 +1,4 @@
-"""The style sheet that drift adds to a page (rft/page/style.py names the colors)."""
+"""The style sheet for drift; the general style sheet names the colors."""
 
 from __future__ import annotations
 

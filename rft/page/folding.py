@@ -1,17 +1,17 @@
 """What the picture of an audit shows: boxes and lines, few enough to be followed.
 
-An audit has a node per file, a link per claim, and every champion rests on the one before it. Four
-things keep the picture to what a person can follow; the sections below it leave nothing out.
+An audit has a node per file and a link per claim, and every champion rests on the one before it.
+Four rules keep the picture small enough to follow. The sections below it leave nothing out.
 
-    bytes       lie as chips in the box of the stage that wrote them, and so does its own code
-    chapters    a version is a chapter, with all that only it rests on; so is a run that was never
-                promoted. The chapter that was asked about is open; of the others a box is seen,
-                with its run as a chip. Where many were asked about none is open, and what several
-                rest on shares a box
-    many        of more than a dozen of one kind, the others share a box
-    lines       a verified link that longer paths of links imply is not drawn
+    bytes       are chips in the box of the stage that wrote them, and so is the stage's own code
+    chapters    a version is a chapter, with everything that only it rests on. So is a run that was
+                never promoted. The chapter that was asked about is open. Each other one is a box,
+                with its run as a chip. If many were asked about, none is open, and things that
+                several rest on share a box
+    many        if there are more than a dozen of one kind, the others share a box
+    lines       a verified link is not drawn if longer paths of links imply it
 
-A broken link is never left out: what it leads from and to keep a box or chip, and its line.
+A broken link is never left out: both its ends keep a box or chip, and it keeps its line.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ BANDS: dict[str, tuple[Kind, ...]] = {
     OLDER: (),
     OTHER: (),
 }
-"""From what is served down to the conversations."""
+"""Band -> kinds of nodes in it, from what is served down to the conversations."""
 _BAND = {kind: band for band, kinds in BANDS.items() for kind in kinds}
-_OPEN = 48  # boxes: with more of them and no one version asked about, chapters are closed
+_OPEN = 48  # boxes: with more, and if not a single version was asked about, chapters are closed
 _ALIKE = 12  # boxes of one kind in an open band
 _ANCESTORS = 3
 _HISTORY = 60  # closed chapters, where many were asked about
@@ -66,14 +66,14 @@ class Chip:
 @dataclass(frozen=True)
 class Box:
     key: str
-    """The node that it is named for, or `fold: ...` for one that others share."""
+    """The node that it is named after, or `fold: ...` for a shared box."""
     band: str
     name: str
     kind: str
     state: State | None
     href: str
     num_broken: int = 0
-    """Links around what it stands for."""
+    """How many links of the nodes in this box are broken."""
     chips: tuple[Chip, ...] = ()
 
 
@@ -87,7 +87,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A version, or a run without one, and what was first met under it."""
+    """A version, or a run without one, and the nodes that belong to it."""
 
     head: Node
     run: Node | None
@@ -101,11 +101,11 @@ class Folded:
     place: dict[str, str]
     """Node -> the key of its box."""
     chapters: list[Chapter]
-    """Those that are closed, in the order of reading."""
+    """The closed chapters, in reading order."""
     past: str
-    """The band of the closed ones."""
+    """The band of the closed chapters."""
     num_implied: int
-    """Lines that are not drawn, because others imply them."""
+    """How many lines are not drawn, because others imply them."""
 
     @cached_property
     def chapter(self) -> dict[str, str]:
@@ -156,7 +156,7 @@ def fold(lineage: Lineage) -> Folded:
 
 # -- chapters --------------------------------------------------------------------------------------
 def _heads(lineage: Lineage) -> list[str]:
-    """Versions, and runs that no version rests on."""
+    """Return versions, and runs that no version rests on."""
     found = [key for key, node in lineage.nodes.items() if node.kind == "version"]
     seen = set(found) | _reach(lineage, found, down=True)
     for key, node in lineage.nodes.items():
@@ -167,8 +167,11 @@ def _heads(lineage: Lineage) -> list[str]:
 
 
 def _chapters(lineage: Lineage, heads: list[str], focus: str | None) -> list[Chapter]:
-    """What is met under several heads is in the chapter that was asked about, if that is among
-    them; else, where one was asked about, in the first; else in none."""
+    """Assign nodes to the chapters of the heads.
+
+    A node under several heads belongs to the chapter that was asked about, if that is one of them.
+    Otherwise it belongs to the first of them, or to none if no chapter was asked about.
+    """
     home: dict[str, str | None] = {head: head for head in heads}
     tops = frozenset(heads)
     for head in sorted(heads, key=lambda head: head != focus):
@@ -185,9 +188,9 @@ def _chapters(lineage: Lineage, heads: list[str], focus: str | None) -> list[Cha
                 elif focus is None and home[key] is not None:
                     home[key] = None
                 else:
-                    continue  # and what it rests on was met before, too
+                    continue  # what it rests on was visited before, too
                 todo.append(key)
-    for key, node in lineage.nodes.items():  # a name for one thing belongs to it; one for a version is seen
+    for key, node in lineage.nodes.items():  # an alias of one thing belongs to it; that of a version stays visible
         ends = {home.get(link.target) for link in lineage.links_from.get(key, [])}
         if node.kind == "alias" and key not in home and len(ends) == 1:
             head = ends.pop()
@@ -205,15 +208,15 @@ def _chapter(lineage: Lineage, head: str, members: list[str]) -> Chapter:
 
 
 def _focus(lineage: Lineage, heads: list[str]) -> str | None:
-    """The head of what was asked about, where the question was what that rests on."""
+    """Return the head of the chapter that was asked about, if the question was what it rests on."""
     root = lineage.audit.root
     if root is None or root not in lineage.nodes or root in heads:
         return root if root in heads else None
     below, above = _reach(lineage, [root], down=True), _reach(lineage, [root], down=False)
     if len(below) < len(above):
-        return None  # an audit upwards, or one of a thing that rests on little
+        return None  # the audit asks what depends on it, or it rests on little
     near = [head for head in heads if head in above]
-    return next(iter(near or [head for head in heads if head in below]), None)  # of an alias: what it names
+    return next(iter(near or [head for head in heads if head in below]), None)  # an alias: the version that it names
 
 
 def _reach(lineage: Lineage, starts: list[str], down: bool) -> set[str]:
@@ -239,7 +242,7 @@ def _closed(lineage: Lineage, heads: list[str], focus: str | None) -> list[Chapt
 
 
 def _history(lineage: Lineage, closed: list[Chapter], band: str, most: int) -> tuple[list[Box], dict[str, str]]:
-    """A box per closed chapter. What was asked about keeps a box of its own."""
+    """Make a box per closed chapter. The node that was asked about keeps its own box."""
     boxes: list[Box] = []
     place: dict[str, str] = {}
     rest: list[Chapter] = []
@@ -277,8 +280,8 @@ def band_of(node: Node) -> str:
 
 # -- boxes -----------------------------------------------------------------------------------------
 def owners(lineage: Lineage) -> dict[str, str]:
-    """Bytes -> the stage that wrote them, or the only one that names them; and the code of one
-    stage alone -> that stage. Bytes that come from elsewhere have a box of their own."""
+    """Map bytes to the stage that wrote them, or the only one that names them, and code that only
+    one stage uses to that stage. Bytes from elsewhere have their own box."""
     found: dict[str, str] = {}
     for key, node in lineage.nodes.items():
         named_by = [link for link in lineage.links_to.get(key, []) if _is_stage(lineage, link.source)]
@@ -300,7 +303,7 @@ def _is_stage(lineage: Lineage, key: str) -> bool:
 
 
 def _split(lineage: Lineage, found: list[Node], most: int) -> tuple[list[Node], list[Node]]:
-    """Those that keep a box, and those that share one."""
+    """Return the nodes that keep a box, and those that share one."""
     if len(found) <= most:
         return found, []
     first = {node.id for node in found[: most - 1]}
@@ -310,7 +313,7 @@ def _split(lineage: Lineage, found: list[Node], most: int) -> tuple[list[Node], 
 
 
 def _stands_out(lineage: Lineage, node: Node) -> bool:
-    """Whether it keeps a box of its own: it was asked about, or a broken link leads to it."""
+    """Whether it keeps its own box: it was asked about, or a broken link leads to it."""
     return node.id == lineage.audit.root or any(map(broken, lineage.links_to.get(node.id, [])))
 
 
@@ -342,7 +345,7 @@ def _lines(lineage: Lineage, boxes: list[Box], place: dict[str, str], closed: se
     order = [*BANDS]
     band = {box.key: order.index(box.band) for box in boxes}
     for source, target in joined:
-        if band[source] <= band[target]:  # weights rest on their run: a way round implies nothing
+        if band[source] <= band[target]:  # weights rest on their run: a path upwards implies nothing
             after[source].add(target)
     lines: list[Line] = []
     root = lineage.audit.root
@@ -357,7 +360,7 @@ def _lines(lineage: Lineage, boxes: list[Box], place: dict[str, str], closed: se
 
 
 def _implied(after: dict[str, set[str]], source: str, target: str) -> bool:
-    """Whether a path of two lines or more leads there."""
+    """Whether a path of two or more lines leads from source to target."""
     todo = [key for key in after[source] if key != target]
     seen = {source, *todo}
     while todo:

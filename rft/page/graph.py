@@ -1,8 +1,7 @@
-"""The picture of an audit, drawn: bands, lines, boxes with their chips, and what the signs mean.
+"""Draws the picture of an audit: bands, lines, boxes with their chips, and a legend of the signs.
 
-Every box and chip leads to its node's section below; a line that is not verified leads to its
-words, and carries them as a tooltip. Nothing here decides what is seen (folding.py) or where
-(lanes.py).
+Every box and chip links to its node's section below. A line that is not verified links to its
+sentence, and shows it as a tooltip. folding.py decides what is shown, and lanes.py where.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def draw(lineage: Lineage, folded: Folded) -> Html:
 
 
 def legend(states: set[State]) -> Html:
-    """The signs and dashes of the states in this picture."""
+    """Explain the signs and dashes of the states in this picture."""
     items = [
         h(
             "li",
@@ -115,7 +114,7 @@ def _box(lineage: Lineage, spot: Spot) -> Html:
 
 
 def _labels(box: Box) -> tuple[str, str]:
-    """The kind above the name, where the name does not say it."""
+    """Return the kind, to stand above the name unless the name says it, and the name."""
     if box.kind in ("folded", "other") or (box.kind == "version" and box.chips):
         return "", box.name
     return box.kind, box.name.removeprefix(f"{box.kind} ").removesuffix(f" {box.kind}")
@@ -149,7 +148,7 @@ def _sign(state: State, x: float, y: float, small: bool = False) -> Html:
 
 
 def _flag(number: int, x: float, y: float) -> Html:
-    """How many broken links there are around a box that is not itself what they claim."""
+    """Draw the number of broken links around a box whose own state is not broken."""
     text = f"{number:,}"
     width = 9 + 7.0 * len(text)
     return h(
@@ -175,7 +174,7 @@ def _line(lineage: Lineage, route: Route) -> Html:
 
 
 def _mark(lineage: Lineage, route: Route) -> Html | None:
-    """The sign of a line that is not verified; it leads to the words."""
+    """Draw the sign of a line that is not verified; it links to the line's sentence."""
     line = route.line
     if line.state == "verified":
         return None
@@ -196,7 +195,7 @@ def _told(lineage: Lineage, route: Route) -> str:
 
 
 def _path(points: tuple[tuple[float, float], ...]) -> str:
-    """A way with round corners."""
+    """Write a path with round corners."""
     parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         r = min(_ROUND, math.dist(before, corner) / 2, math.dist(corner, after) / 2)
@@ -211,7 +210,7 @@ def _toward(start: tuple[float, float], end: tuple[float, float], by: float) -> 
 
 
 def _middle(points: tuple[tuple[float, float], ...]) -> tuple[float, float]:
-    """Of the last long stretch, which is the line's own rather than one that it shares."""
+    """Return the middle of the last long stretch, which is its own rather than a shared one."""
     stretches = [(a, b) for a, b in pairwise(points) if math.dist(a, b) >= 24]
     a, b = stretches[-1] if stretches else max(pairwise(points), key=lambda pair: math.dist(*pair))
     return (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
@@ -219,7 +218,7 @@ def _middle(points: tuple[tuple[float, float], ...]) -> tuple[float, float]:
 
 # -- text ------------------------------------------------------------------------------------------
 def fit(text: str, room: float, char: float = _CHAR) -> str:
-    """Cut a text in its middle, so that it fits."""
+    """Shorten a text in its middle, so that it fits."""
     text = " ".join(text.split())
     widths = [*_widths(text, char)]
     if sum(widths) <= room:
@@ -244,6 +243,6 @@ def _widths(text: str, mean: float) -> Iterator[float]:
 
 
 def shown(lineage: Lineage, folded: Folded, key: str) -> str | None:
-    """The anchor in the picture of a node, or of the box that stands for it."""
+    """Return the anchor of a node in the picture, or of the box that stands for it."""
     box = key if key in folded.chips else folded.place.get(key)
     return f"box-{lineage.anchors[box]}" if box in lineage.anchors else None

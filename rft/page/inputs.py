@@ -1,4 +1,4 @@
-"""The reports that a run left, as far as it came."""
+"""The reports that a run has written so far."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class StageFiles:
     train: reports.TrainReport | None
     challenger: reports.ChallengerReport | None
     shown: reports.Shown | None
-    """None: the run is of a time when nothing was played to be shown."""
+    """None: the run is older than this report."""
     opened: int | None
     """The ledger's entry that opened the test set; None: it is closed."""
     champion: reports.Champion
-    """What was served, and what training may have begun from."""
+    """What was served, and where training may have begun."""
     registration: reports.Registration | None
     decision: reports.Decision | None
     latency: reports.Check | None
@@ -62,7 +62,7 @@ class StageFiles:
 
     @property
     def arms(self) -> list[reports.Arm]:
-        """The arms worth showing: one with the prompt and weights of another is left out."""
+        """The arms to show. An arm with the prompt and weights of an earlier one is left out."""
         if self.challenger is None:
             return []
         seen: dict[tuple[str, str], reports.Arm] = {}
@@ -72,29 +72,29 @@ class StageFiles:
 
     @property
     def candidate(self) -> str:
-        """The arm that was judged, to be shown beside the champion."""
+        """The arm to show beside the champion: the judged one, or else the last."""
         if self.decision is not None and self.decision.candidate != "none":
             return self.decision.candidate
         return self.arms[-1].name if self.arms else "champion"
 
     @property
     def source(self) -> str:
-        """Where the examples are from that people may read, as a sentence."""
+        """A sentence that says where the readable examples come from."""
         if self.opened is not None:
             return f"From the test set, which is open by entry {self.opened} of the ledger."
         from_where = counted(self.shown.examples if self.shown else 0, "validation example")
         return f"From {from_where}, played once by each arm; the test set stays closed."
 
     def rows(self, arm: reports.Arm) -> list[reports.Row]:
-        """What an arm did on the examples that people may read."""
+        """Return an arm's rows on the examples that people may read."""
         if self.opened is not None:
             return arm.sampled.rows
         return self.shown.arms.get(arm.name, []) if self.shown else []
 
     @property
     def trained_from_champion(self) -> bool:
-        """Whether training began with what the champion is served with. One without weights of its
-        own is the base policy; of another, params.yaml says it."""
+        """Whether training began from the champion. It did if the champion has no weights, because
+        it is the base policy then; otherwise `train.from` in params.yaml says it."""
         if self.champion.weights == "none":
             return True
         path = self.root / "params.yaml"
@@ -105,14 +105,14 @@ class StageFiles:
         return _json(self.root / stage_files.timing(stage))
 
     def sampled(self, stage: str) -> tuple[int, int] | None:
-        """How many rollouts the stage played, and their sampled tokens; None without a log."""
+        """Count the stage's rollouts and their sampled tokens; None without a log."""
         rows = self.log(stage_files.rollouts(stage), "num_tokens")
         if rows is not None and stage == "challenger":
             rows += self.log(stage_files.SHOWN_ROLLOUTS, "num_tokens") or []
         return None if rows is None else (len(rows), sum(row["num_tokens"] for row in rows))
 
     def log(self, path: Path, *columns: str) -> list[dict[str, Any]] | None:
-        """Columns of a rollout log; None without one. Raises UserError when damaged."""
+        """Read columns of a rollout log; None without a log. Raises UserError if it is damaged."""
         if not (self.root / path).exists():
             return None
         import pyarrow as pa

@@ -1,15 +1,16 @@
-"""Where the boxes of an audit's picture lie, and the way of each line between them.
+"""Places the boxes of an audit's picture, and routes the lines between them.
 
-The kinds of things are known, and so is their order: what is served, who signed, the run, its
-stages, what it was made with, its data. So each has a lane of its own, from top to bottom, and a
-picture of one version looks like that of another; a general layout (Sugiyama's, as `grandalf` has
-it) would place the same thing elsewhere each time, and knows no stages with files in them.
+The kinds of things have a fixed order: what is served, who signed, the run, its stages, what it was
+made with, its data. So each kind has its own lane, from top to bottom, and pictures of two versions
+look alike. A general layout (Sugiyama's, as `grandalf` has it) would place the same thing elsewhere
+each time. It also does not know stages that contain files.
 
-Inside a lane, a row holds what rests on nothing else in its row. The first box of every row is at
-the left edge, so that what is served and what it came from make one straight line down. A line
-leaves its box below, goes along a track in the gap between two rows, and enters its target from
-above; where rows lie between, it passes them in the gutter at the left. Lines in one state with an
-end in common share their tracks, and no others do.
+Inside a lane, the boxes of a row do not rest on each other. The first box of every row is at the
+left edge, so that what is served and what it came from form one straight line down.
+
+A line leaves its box at the bottom, follows a track in the gap between two rows, and enters its
+target from above. If rows lie between, it passes them in the gutter at the left. Only lines with
+the same state and a common end share tracks.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ SLOT, GAP = 184.0, 16.0
 HIGH = 44.0
 CHIP_HIGH, CHIP_GAP = 26.0, 8.0
 CHIPS_A_LINE = 4
-_PAIR = 164.0  # of a closed chapter's box: the version, before its run
+_PAIR = 164.0  # the version's part of a closed chapter's box, before its run
 _COLUMNS, _BETWEEN = 3, 8.0
 _TRACK = 9.0
 _PAD = 12.0  # from a band's edge to its boxes
-_TITLE = 14.0  # more of it above, for the band's name
+_TITLE = 14.0  # extra padding above, for the band's name
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a box lies. `main` is the width of its own part; chips follow to the right of it."""
+    """The place of a box. `main` is the width of its own part; its chips are to the right."""
 
     box: Box
     x: float
@@ -43,7 +44,7 @@ class Spot:
     width: float
     height: float
     chips: tuple[tuple[float, float, float, float], ...]
-    """x, y, width, height of each."""
+    """x, y, width, height of each chip."""
 
     @property
     def port(self) -> float:
@@ -68,7 +69,7 @@ class Lanes:
     width: float
     height: float
     left: float
-    """Where the rows begin; the gutter is before it."""
+    """The x where the rows begin; the gutter is left of it."""
     bands: list[Band]
     spots: list[Spot]
     routes: list[Route]
@@ -104,7 +105,7 @@ def lay(folded: Folded, position: dict[str, int]) -> Lanes:
 
 # -- rows ------------------------------------------------------------------------------------------
 def _rows(folded: Folded, position: dict[str, int]) -> tuple[list[list[_Cell]], list[str]]:
-    """Rows from the top, and the band of each."""
+    """Return the rows from the top, and the band of each."""
     far = len(position)
     rows: list[list[_Cell]] = []
     names: list[str] = []
@@ -120,7 +121,7 @@ def _rows(folded: Folded, position: dict[str, int]) -> tuple[list[list[_Cell]], 
 
 
 def _ranks(boxes: list[Box], lines: list[Line]) -> list[list[Box]]:
-    """Each box below all in its band that rest on it."""
+    """Rank the boxes of a band, so that each is below all that rest on it."""
     waiting = {box.key: 0 for box in boxes}
     after: dict[str, list[str]] = defaultdict(list)
     for line in lines:
@@ -153,7 +154,7 @@ def _wrapped(boxes: list[Box]) -> list[list[_Cell]]:
 
 
 def _history(boxes: list[Box]) -> list[list[_Cell]]:
-    """Columns from the top down, so that a champion stands above the one that it came from."""
+    """Fill columns from the top down, so that a champion is above the one that it came from."""
     if not boxes:
         return []
     high = max(4, math.ceil(len(boxes) / _COLUMNS))
@@ -167,7 +168,7 @@ def _history(boxes: list[Box]) -> list[list[_Cell]]:
 
 # -- tracks ----------------------------------------------------------------------------------------
 class _Plan:
-    """Which line goes along which track. Gap `r` is the one above row `r`."""
+    """Decides which line uses which track. Gap `r` is the one above row `r`."""
 
     def __init__(self, rows: list[list[_Cell]], lines: list[Line]) -> None:
         self.row = {cell.box.key: number for number, row in enumerate(rows) for cell in row}
@@ -197,7 +198,7 @@ class _Plan:
         return max(self.gutter.values(), default=-1) + 1
 
     def straight(self, line: Line) -> bool:
-        """Whether its target lies right below."""
+        """Whether its target is directly below."""
         below = self.row[line.target] == self.row[line.source] + 1
         return below and self.cell[line.source].port == self.cell[line.target].port
 
@@ -205,7 +206,7 @@ class _Plan:
         return self.row[line.source] + 1, self.row[line.target]
 
     def _nets(self, lines: list[Line]) -> dict[tuple[str, str], str]:
-        """Each line's net: that of its end with the more lines in its state."""
+        """Map each line to its net, named after the end with more lines in the same state."""
         bent = [line for line in lines if not self.straight(line)]
         sources = Counter((line.state, line.source) for line in bent)
         targets = Counter((line.state, line.target) for line in bent)
@@ -217,7 +218,8 @@ class _Plan:
         }
 
     def _fill(self, spans: dict[str, tuple[int, int]]) -> None:
-        """Give each net a place in the gutter that is free all its way; short ways lie inside."""
+        """Give each net a gutter track that is free over its whole span; short spans are nearest to
+        the rows."""
         taken: list[list[tuple[int, int]]] = []
         for net, (low, high) in sorted(spans.items(), key=lambda item: (item[1][1] - item[1][0], item[1], item[0])):
             free = (
@@ -234,7 +236,7 @@ class _Plan:
     def path(
         self, line: Line, spots: dict[str, Spot], gaps: list[float], left: float
     ) -> tuple[tuple[float, float], ...]:
-        """`gaps`: the y of each gap's first track."""
+        """Return the points of a line. `gaps`: the y of each gap's first track."""
         source, target = spots[line.source], spots[line.target]
         start = source.port, source.y + source.height
         if self.straight(line):
@@ -248,11 +250,12 @@ class _Plan:
         return start, (start[0], out), (side, out), (side, into), (x, into), (x, target.y)
 
     def _offset(self, target: str, net: str) -> float:
-        """Beside the middle, where a line from right above may come down."""
+        """Return how far beside the target's middle a net enters. The middle is kept for a line
+        from directly above."""
         nets = self._ports[target]
         place = nets.index(net)
         if (self.row[target] - 1, self.cell[target].port) not in self._ported:
-            place -= 1  # no line begins right above: the middle is free
+            place -= 1  # no line begins directly above: the middle is free
         step = min(14.0, (self.cell[target].main / 2 - 8) / (len(nets) // 2 + 1))
         return (step if place % 2 == 0 else -step) * (place // 2 + 1)
 

@@ -1,25 +1,27 @@
-"""Did training teach the task, or the training examples? The reward of training beside that of the
-test, with a word when they part. It is advice, and no check of the gate.
+"""Did training teach the task, or only the training examples?
+
+Shows the reward of training beside that of the test, and says when they diverge. This is advice,
+not a check of the gate.
 
 Three gains, each with a 95 % interval:
 
-    training     the mean reward of the last tenth of the steps less that of the first tenth
-                 (Student's interval on the means of the steps). Where the weights of an earlier
-                 step were kept, up to that step
-    validation   greedy, the last measurement up to that step less the first, paired by example
-    test         the challenger less the new prompt alone, paired by example: the same prompt, with
+    training     the mean reward of the last tenth of the steps minus that of the first tenth
+                 (Student's interval on the means of the steps). If an earlier step's weights were
+                 kept, only the steps up to that one count
+    validation   greedy, the last measurement up to that step minus the first, paired by example
+    test         the challenger minus the new prompt alone, paired by example: the same prompt, with
                  the training and without it
 
-*Overfitting* is only said where it is shown: the reward rose in training, and
+The page says *overfitting* only where it is shown: the reward rose in training, and
 
-    on the test    less than half of the rise arrived, and the difference is more than chance: the
-                   interval of training's gain less the test's lies above 0; or
+    on the test    it gained less than half of that rise, and the difference is more than chance:
+                   the interval of training's gain minus the test's is above 0; or
     on validation  it fell, with the whole interval, over the same steps.
 
-Half, because training's own reward is of other examples than the test's, chosen by the curriculum,
-and of a policy on the move: with enough examples *some* difference is always shown. Where it says
-"no sign", few examples may have hidden one, and where a number is missing, nothing is claimed.
-Training that began from another policy than the champion has no such pair of arms: not measured.
+Why half: training's reward comes from other examples than the test's, chosen by the curriculum, and
+from a policy that changes. So with enough examples *some* difference is always shown. "No sign" may
+mean that there were too few examples, and where a number is missing, nothing is claimed. Training
+that began from another policy than the champion has no such pair of arms: not measured.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Gain:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of its interval; without one anything is possible."""
+        """The ends of its interval; infinite where there is no interval."""
         low, high = self.by.low, self.by.high
         return (-math.inf if low is None else low, math.inf if high is None else high)
 
@@ -81,7 +83,7 @@ class Learned:
 
     @property
     def description(self) -> str:
-        """Say what the verdict rests on."""
+        """The verdict with the numbers that it rests on."""
         if self.verdict == "not measured":
             return f"Not measured: {self.why or 'too few steps to tell a rise from noise'}."
         assert self.train is not None
@@ -99,7 +101,7 @@ class Learned:
 
 
 def learned(stage_files: StageFiles) -> Learned | None:
-    """Compare; None where nothing was trained."""
+    """Compare the gains; None where nothing was trained."""
     train = stage_files.train
     if train is None or not train.trained:
         return None
@@ -131,7 +133,7 @@ def _on_validation(stage_files: StageFiles, until: int) -> Gain | None:
 
 
 def _on_test(stage_files: StageFiles) -> tuple[str, Gain | None]:
-    """The gain, or why there is none."""
+    """Return why there is no gain, or else the gain."""
     arms = {arm.name: arm for arm in stage_files.challenger.arms} if stage_files.challenger is not None else {}
     if not {"champion", "champion_new_prompt", "challenger"} <= {*arms}:
         return "the test set was not opened", None
@@ -164,7 +166,7 @@ def _mean(row: Sequence[float | None]) -> float | None:
 
 # -- on the page -----------------------------------------------------------------------------------
 def beside(stage_files: StageFiles) -> list[Html]:
-    """A small table and a sentence; nothing where nothing was trained."""
+    """Make a small table and a sentence; empty where nothing was trained."""
     found = learned(stage_files)
     if found is None:
         return []
@@ -182,7 +184,7 @@ def beside(stage_files: StageFiles) -> list[Html]:
     return [
         table(("mean reward on", "before", "after", "gain"), rows),
         h("p", mark, found.description, class_="bad" if tone == "bad" else None),
-        h("p", f"This is advice, and no check of the gate.{earns}", class_="note"),
+        h("p", f"This is advice, not a check of the gate.{earns}", class_="note"),
     ]
 
 
@@ -200,7 +202,7 @@ def _cell(by: Metric) -> tuple[Child, ...]:
 
 
 def _moved(gain: Gain) -> str:
-    """`rose by 0.304 [0.254, 0.354]`."""
+    """Write a gain: `rose by 0.304 [0.254, 0.354]`."""
     by, sign = gain.by, 1 if gain.by.value >= 0 else -1
     ends = sorted(sign * end for end in (by.low, by.high) if end is not None)
     interval = f" [{', '.join(map(decimal, ends))}]" if ends else ""

@@ -1,8 +1,7 @@
-"""An audit as its page reads it: links by node, anchors, the state of a node, the signs of states.
+"""An audit as its page reads it: links by node, anchors, states of nodes, signs of states.
 
-A state has a color, a sign and a dash, so that no meaning hangs on color alone. A node has no state
-of its own: it is as good as what is claimed about it, so it wears the worst state of the links that
-lead to it, and none where nothing does.
+A state has a color, a sign and a dash, so that no meaning depends on color alone. A node itself has
+no state. It shows the worst state of the links that lead to it, or none if no link does.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TONES: dict[State, str] = {
     "verified": "good",
 }
 SHORT = 12
-"""Characters of a hash that are shown; a tooltip has the whole."""
+"""How many characters of a hash are shown; a tooltip has the whole hash."""
 _HASH = re.compile(r"(?<![0-9A-Za-z])(?:[0-9a-f]{32,64}(?:\.dir)?|SHA256:[0-9A-Za-z+/]{43})(?![0-9A-Za-z])")
 _NO_ANCHOR = re.compile(r"[^0-9A-Za-z._-]+")
 
@@ -48,12 +47,12 @@ def worst(links: Iterable[Link]) -> State | None:
 
 
 def short(text: str) -> str:
-    """Shorten every hash in a text, for where no markup can be."""
+    """Shorten every hash in a text, for places without markup."""
     return _HASH.sub(lambda found: _cut(found[0]), text)
 
 
 def hashes(text: str) -> list[Child]:
-    """Shorten every hash in a text; a tooltip has the whole of it."""
+    """Shorten every hash in a text; a tooltip has the whole hash."""
     parts: list[Child] = []
     end = 0
     for found in _HASH.finditer(text):
@@ -69,7 +68,7 @@ def _cut(digest: str) -> str:
 
 @cache
 def sign(state: State | None) -> Html | None:
-    """The sign of a state in text, read aloud as its word."""
+    """Return the sign of a state for use in text; it is read aloud as a word."""
     if state is None:
         return None
     mark = h("span", SIGNS[state], class_=f"sign {TONES[state]}", aria_hidden="true", title=state)
@@ -86,7 +85,7 @@ class Lineage:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Node -> its place in the order of reading."""
+        """Node -> its place in reading order."""
         return {key: place for place, key in enumerate(self.nodes)}
 
     @cached_property
@@ -138,19 +137,19 @@ class Lineage:
         return worst(self.links_to.get(key, []))
 
     def around(self, keys: Collection[str]) -> Iterator[Link]:
-        """The links that begin or end at any of these nodes."""
+        """Yield the links that begin or end at any of these nodes."""
         inside = frozenset(keys)
         for key in keys:
             yield from self.links_from.get(key, [])
             yield from (link for link in self.links_to.get(key, []) if link.source not in inside)
 
     def name(self, key: str) -> str:
-        """What people call a node, with its kind where the name does not begin with it."""
+        """Return what people call a node, with its kind unless the name says it."""
         node = self.nodes.get(key)
         return key if node is None else named(node)
 
     def ref(self, key: str) -> Child:
-        """A link to a node's section; plain text for one that the audit does not hold."""
+        """Return a link to a node's section; plain text for a node that the audit does not hold."""
         if key not in self.nodes:
             return short(key)
         return h("a", short(self.name(key)), href=f"#node-{self.anchors[key]}", title=self.name(key))
@@ -166,7 +165,7 @@ def named(node: Node) -> str:
 
 
 def full_stop(text: str) -> str:
-    """Write a why as a sentence; a path or a name at its start stays as it is."""
+    """Write a reason as a sentence; a path or a name at its start stays as it is."""
     text = text.strip()
     word = text.split(" ", 1)[0]
     start = text[:1].upper() if word.isalpha() else text[:1]

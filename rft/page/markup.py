@@ -1,9 +1,9 @@
-"""HTML that cannot be injected into: text is escaped unless it was built here.
+"""Builds HTML that is safe from injection: text is escaped unless it was built here.
 
 `h("p", "a < b", class_="note")` is `<p class="note">a &lt; b</p>`. A child is text (escaped),
-`Html` (already built), a number, None (nothing) or an iterable of these. Attribute names lose a
-trailing underscore and turn the others into hyphens; None and False leave an attribute out. The
-same function writes SVG.
+`Html` (already built), a number, None (nothing) or an iterable of these. In attribute names a
+trailing underscore is dropped, and other underscores become hyphens. None and False leave an
+attribute out. The same function writes SVG.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VOID = frozenset({"meta", "br", "hr", "link", "img"})
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ def h(tag: str, *children: Child, **attributes: str | float | bool | None) -> Ht
 
 
 def page(title: str, style: str, body: Child, class_: str | None = None) -> str:
-    """A whole page, which runs no script and loads nothing: its own policy forbids both."""
+    """Make a whole page. It runs no script and loads nothing: its own policy forbids both."""
     head = h(
         "head",
         h("meta", charset="utf-8"),
@@ -50,12 +50,12 @@ def page(title: str, style: str, body: Child, class_: str | None = None) -> str:
 
 
 def card(title: str, *children: Child) -> Html:
-    """A section of the page."""
+    """Make a section of the page."""
     return h("section", h("h2", title), *children, class_="card")
 
 
 def table(head: Sequence[str], *rows: Child, wide: bool = False) -> Html:
-    """A table that scrolls by itself where it is wider than the page."""
+    """Make a table that scrolls by itself if it is wider than the page."""
     heads = h("thead", h("tr", [h("th", text, scope="col") for text in head]))
     return h("div", h("table", heads, h("tbody", rows)), class_="scroll wide" if wide else "scroll")
 

@@ -1,9 +1,9 @@
 """Inputs that nearly repeat one of an earlier split: how many, and some of them side by side.
 
-Whether a pair matters, only its two texts tell: one question in other words is a leak, and two
-questions from one template are none. So pairs of training and validation examples are shown as
-texts. Of a pair with a test example the page shows both ids and neither text, unless the test set
-is open: who reads what nearly repeats a test input has read the input.
+Only the two texts of a pair tell whether it matters. The same question in other words is a leak;
+two questions from one template are not. So pairs of training and validation examples are shown as
+texts. For a pair with a test example, the page shows both ids but no text, unless the test set is
+open. Reading a text that nearly repeats a test input is like reading the input.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rft.traffic.texts import user_text
 from rft.types import Split
 
 _LONGEST = 600  # characters of one input
-_CLOSED = "Of a test example the page shows the id alone, and of what nearly repeats it too: the test set stays closed."
+_CLOSED = "The page shows only ids of test examples and of what nearly repeats them: the test set stays closed."
 Texts = dict[str, dict[str, str]]
 """Split -> id -> what the user wrote; only splits that people may read."""
 
 
 def card_of(stage_files: StageFiles) -> Html | None:
-    """None where nothing was looked for."""
+    """Make the card; None if the check for near duplicates did not run."""
     found = stage_files.examples.near_duplicates if stage_files.examples is not None else []
     if not found:
         return None
@@ -51,7 +51,7 @@ def _advice(some: list[NearDuplicates], closed: bool) -> str:
     why = (
         "A score on inputs that were nearly trained on says little about new ones. "
         if tested
-        else "What was nearly trained on is easy to choose a prompt or a step by. "
+        else "Inputs that were nearly trained on are a poor basis for choosing a prompt or a step. "
     )
     which = " of train and validation" if tested and closed else ""
     return (
@@ -111,7 +111,7 @@ def _texts(stage_files: StageFiles, some: list[NearDuplicates]) -> Texts:
         if stage_files.opened is None and (_is_test(one.inside) or _is_test(one.of)):
             continue
         for name in (one.inside, one.of):
-            split = cast(Split, name if name in get_args(Split) else "test")  # a block is a part of it
+            split = cast(Split, name if name in get_args(Split) else "test")  # a block is part of the test set
             if name not in found and (stage_files.root / places.examples_file(split)).exists():
                 found[name] = _of_split(stage_files, split)
     return found
@@ -129,5 +129,5 @@ def _of_split(stage_files: StageFiles, split: Split) -> dict[str, str]:
 
 
 def _is_test(name: str) -> bool:
-    """Whether it is the test set, or a block of it."""
+    """Whether it is the test set or a block of it."""
     return name not in ("train", "validation")

@@ -1,8 +1,8 @@
-"""A section per node of an audit: what is known of it, what it rests on, and what rests on it.
+"""A section per node of an audit: what is known about it, what it rests on, and what rests on it.
 
-The sections of what the picture shows open lie in cards named as its bands; files under the stage
-that wrote them. Those of a closed chapter (folding.py) lie folded, unless a link in it is broken.
-A browser opens what is folded when somebody follows a link into it.
+Nodes outside closed chapters (folding.py) have their sections in cards named after the picture's
+bands. Files are under the stage that wrote them. A closed chapter is folded, unless a link in it is
+broken. A browser opens a folded part when somebody follows a link into it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rft.page.lineage import Lineage, broken, full_stop, hashes, named, sign, wo
 from rft.page.markup import Child, Html, card, h
 from rft.reports.audit import STATES, Link, Node
 
-_LINKS = 8  # of one node and direction that are shown unfolded; broken ones always are
+_LINKS = 8  # shown unfolded per node and direction; broken ones always are
 
 
 def sections(lineage: Lineage, folded: Folded) -> Iterator[Html]:
@@ -116,7 +116,7 @@ def _in(lineage: Lineage, link: Link) -> Html:
 
 
 def _word(lineage: Lineage, link: Link) -> Child:
-    """The state in words, where it is not the good one."""
+    """Write the state in words, unless it is verified."""
     if link.state == "verified":
         return None
     place = lineage.places.get(id(link))

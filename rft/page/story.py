@@ -24,7 +24,7 @@ _STOPPED = (
 
 
 def verdict(stage_files: StageFiles) -> tuple[str, str, str]:
-    """The run's verdict: word, tone and reason."""
+    """Return the run's verdict: word, tone and reason."""
     if stage_files.decision is not None:
         tone = {"promote": "good", "reject": "bad", "inconclusive": "open"}[stage_files.decision.decision]
         return stage_files.decision.decision, tone, stage_files.decision.reason
@@ -58,12 +58,12 @@ def header(stage_files: StageFiles, run: Mapping[str, str]) -> Html:
 
 
 def _fact(value: str) -> Child:
-    """Fold a long one, such as the names of many files."""
+    """Fold a long fact, such as the names of many files."""
     return value if len(value) <= _LONG else h("details", h("summary", f"{value[:_LONG]} ..."), value)
 
 
 def ladder(stage_files: StageFiles) -> Html:
-    """Nine stages with a verdict each; those not reached are named too."""
+    """Show each stage with its verdict; stages that were not reached are named too."""
     items = []
     for stage, tone, text in _rungs(stage_files):
         dot = h("span", _SIGNS[tone], class_=f"dot {tone}", aria_hidden="true")
@@ -72,7 +72,7 @@ def ladder(stage_files: StageFiles) -> Html:
 
 
 def _rungs(stage_files: StageFiles) -> Iterator[tuple[str, str, str]]:
-    """Stage, tone, verdict."""
+    """Yield stage, tone and verdict."""
     found: dict[str, tuple[str, str]] = {}
     if (traffic := stage_files.traffic) is not None:
         found["traffic"] = "good", counted(traffic.num_conversations, "conversation")
@@ -152,7 +152,7 @@ def _arm_row(stage_files: StageFiles, arm: reports.Arm) -> Html:
 
 
 def _read(metrics: Mapping[str, reports.Metric]) -> Html | None:
-    """The tokens that a rollout reads, where the policy counts them."""
+    """Show the tokens that a rollout reads, if the policy counts them."""
     if "context_tokens/mean" not in metrics:
         return None
     read, cached = (metrics[f"{name}/mean"].value for name in ("context_tokens", "cached_tokens"))
@@ -190,8 +190,8 @@ def next_step(stage_files: StageFiles, run: Mapping[str, str]) -> Html | None:
         reject = commands.command("reject", name, *commands.WHY)
         rollback = commands.command("rollback", *model, *commands.WHY)
         means = (
-            "People decide. Whoever approves signs it with their SSH key. When as many have as the ledger's rules "
-            "want, this candidate is the champion, and @previous is the one that it replaces."
+            "People decide. An approver signs with their SSH key. When as many have signed as the ledger's rules "
+            "require, this candidate is the champion, and @previous is the one that it replaces."
         )
         body = [
             h("p", means),

@@ -1,8 +1,9 @@
-"""The style sheet of the pages, and what the page of an audit adds to it. Colours are named once
-for light and once for dark; everything else refers to the names.
+"""The style sheet of the pages, and the additions for the page of an audit.
 
-Arms keep one colour, one dash and one marker everywhere, and states one colour, one dash and one
-sign, so that no meaning hangs on colour alone.
+Colours are named once for light and once for dark; everything else uses the names.
+
+An arm has the same colour, dash and marker everywhere, and a state the same colour, dash and sign,
+so that no meaning depends on colour alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The examples that got worse, worst first: what a mean hides, and what an approver should read.
+"""The examples that got worse, worst first: what a mean hides and an approver should read.
 
-They are validation examples, played for this list and the dialogues: from one rollout each, much of
-a difference is chance, and the gate's checks judge the test set. Each entry opens into a typical
+They are validation examples, played for this list and the dialogues. With one rollout each, much of
+a difference is chance; the gate's checks judge the test set. Each entry opens into a typical
 rollout of both arms, and names the command that shows all of them.
 """
 
@@ -37,7 +37,7 @@ class Changed:
 
 
 def worse(stage_files: StageFiles, run: Mapping[str, str], rollouts: Sequence[Rollout]) -> Html | None:
-    """None where nothing was compared with the champion."""
+    """Make the card; None where nothing was compared with the champion."""
     champion, candidate = stage_files.arm("champion"), stage_files.arm(stage_files.candidate)
     if champion is None or candidate is None or candidate.name == "champion":
         return None
@@ -66,7 +66,7 @@ def _changed(before: Sequence[reports.Row], after: Sequence[reports.Row]) -> lis
 
 
 def _mean(row: reports.Row) -> float | None:
-    """Over the scored rollouts; None without any."""
+    """Return the mean over the scored rollouts; None if there are none."""
     scored = [reward for reward in row.rewards if reward is not None]
     return sum(scored) / len(scored) if scored else None
 

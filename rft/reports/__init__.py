@@ -1,22 +1,21 @@
-"""Define the reports: the JSON that each stage leaves in its folder, for the next stages and
-for auditors.
+"""Define the reports: the JSON files that each stage writes for later stages and auditors.
 
     base                                    what all reports share; their files and schema
     traffic, drift, examples, policy,       the reports of these stages, one module each
     prompt, train, gate
-    evaluation                              those of stages baseline and challenger
+    evaluation                              the reports of stages baseline and challenger
     champion                                what is served now, written by the flow
     model                                   the bytes of the given base model, written by the flow
-    registration                            which look at the test set it is, written by the flow
+    registration                            which look at the test set this is, written by the flow
     shown                                   the arms on validation examples, for people to read
     environment                             the packages that a run worked with, written by the flow
     audit                                   what an audit found
     wording                                 the gate's checks as sentences
-    plain                                   the same for the person who must sign
+    plain                                   the checks for the person who must sign
     drift_wording                           a drift report in words
 
-Callers import all but the last three from here. Every stage depends on what is imported here, and a
-changed sentence must not repeat a training.
+Callers import all but the last three from here. Every stage depends on what is imported here, so
+the wording stays out: a changed sentence must not repeat a training.
 """
 
 from rft.reports.base import (

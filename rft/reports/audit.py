@@ -1,15 +1,16 @@
-"""What an audit found: a graph of what a model rests on, and what became of each link's check.
+"""What an audit found: a graph of what a model rests on, with the state of every link.
 
 Nodes are things with a name: a version, an entry of the ledger, a run, a stage, bytes,
-conversations. A link says that one thing rests on another, and in which state that claim is. It is
-written by tasks/audit, and shown as text (flows), as JSON, and as a page (rft/page/audit.py).
+conversations. A link claims that one thing rests on another, and has the state of that claim.
+tasks/audit writes the report. It is shown as text (flows), as JSON, and as a page
+(rft/page/audit.py).
 
     verified         recomputed just now, and it fits
     altered          recomputed, and it does not fit
-    missing          what the link names is not here, and not where it could be fetched from
+    missing          what the link names is neither here nor where it could be fetched from
     erased           it was removed on purpose, and there is a record of that
     doubtful         it fits, but rests on a key that is marked as compromised
-    not verifiable   nobody can check it from here; the words say why
+    not verifiable   nobody can check it from here; `why` gives the reason
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class Node(Report):
     """Unique in its audit, e.g. `run:20261122-2339-6c03`."""
     kind: Kind
     name: str
-    """As people call it."""
+    """What people call it."""
     about: dict[str, str] = {}
-    """What is known of it, in the order in which it is to be read."""
+    """What is known about it, in reading order."""
 
 
 class Link(Report):
@@ -70,21 +71,21 @@ class Link(Report):
     """What the link claims, as a phrase between the two names: `was promoted by`."""
     state: State
     why: str
-    """What was compared, or why it could not be. Of a broken link: what, where, and the remedy."""
+    """What was compared, or why it could not be. A broken link has what, where, and the remedy."""
 
 
 class Audit(Report):
     question: str
-    """As a sentence's end: `what icd10, champion 6, rests on`."""
+    """The end of a sentence: `what icd10, champion 6, rests on`."""
     answer: list[str] = []
-    """The answer in words, where the question was not about one version: which versions depend on
-    something, say."""
+    """The answer in words, where the question was not about one version: for example, which
+    versions depend on something."""
     ledger: str
-    """The ledger's last entry when it was asked: number and SHA-256; or that there is none."""
+    """The ledger's last entry at that time: number and SHA-256; or that there is none."""
     root: str | None = None
     """The node that was asked about."""
     nodes: list[Node]
-    """Each once, in the order in which the audit came to them."""
+    """Each node once, in the order in which the audit reached it."""
     links: list[Link]
 
     def worst(self) -> State:

@@ -1,11 +1,11 @@
 """The base of all reports, and the only code that reads and writes their files.
 
 Reports are frozen pydantic models without wall times: equal inputs give equal bytes. Times are in a
-`timing.json` beside them. A truncated or foreign file is one clear error, and no secret is written.
+`timing.json` beside them. A truncated or foreign file gives one clear error. No secret is written.
 
-The file of a report begins with the schema that wrote it. That is a fact about the file and not a
-field of the report, so it is in no digest, and in no report inside another. Older files name no
-schema; they are read as schema 1.
+The file of a report begins with the schema that wrote it. The schema belongs to the file and is not
+a field of the report. So no digest includes it, and a report inside another one has none. Older
+files name no schema; they are read as schema 1.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rft.errors import UserError
 
 _FAMILY, _NUMBER = "agent-rft", 2
 SCHEMA = f"{_FAMILY}/{_NUMBER}"
-"""Raise the number when a reader of the last one would fail on a file, or misread it."""
+"""Raise the number when a reader of the last schema would fail on a file, or misread it."""
 
 
 class Newer(UserError):
-    """A later version of agent-rft wrote it, and this one cannot read it."""
+    """A later version of agent-rft wrote the file, and this one cannot read it."""
 
 
 class Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def digest(self) -> str:
-        """Hash its canonical JSON, by which other reports and the ledger refer to it."""
+        """Hash its canonical JSON. Other reports and the ledger refer to it by this hash."""
         return files.digest(self.model_dump(mode="json"))
 
 
@@ -42,8 +42,8 @@ R = TypeVar("R", bound=Report)
 
 
 def added(default: Any) -> Any:
-    """Declare a field that earlier versions lack. It is left out where it says nothing, so that
-    the hash of a report that they wrote still holds."""
+    """Declare a field that earlier versions lack. It is left out where it has its default, so that
+    the hashes of their reports still hold."""
     return Field(default=default, exclude_if=lambda given: given == default)
 
 
@@ -82,10 +82,10 @@ def parse(kind: type[R], content: bytes, where: str) -> R:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        found = None  # pydantic says below what is wrong with it
+        found = None  # pydantic reports below what is wrong
     if isinstance(found, dict) and "schema" in found:
         _assert_known(found.pop("schema"), where)
-        content = json.dumps(found).encode()  # JSON again, so that an error is about arrays and objects
+        content = json.dumps(found).encode()  # JSON again, so that errors speak of arrays and objects
     return kind.model_validate_json(content)
 
 
@@ -157,9 +157,9 @@ def parse_line(line: str, where: str, remedy: str, is_last: bool = False) -> dic
     `is_last`: it ends a file without a line break, so it may be cut off.
     """
     try:
-        line.encode()  # half a surrogate pair: as it is in a row of a recipe, as an escape in a file's
+        line.encode()  # refuses half a surrogate pair, which a recipe's row may hold
         row = json.loads(line, parse_constant=_refuse)
-        if "\\u" in line:  # that is JSON, but no text that could be written again
+        if "\\u" in line:  # an escaped half is JSON, but cannot be written again as text
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         what = "half of a surrogate pair (\\ud800 to \\udfff), which no file can hold"

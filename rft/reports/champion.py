@@ -23,8 +23,8 @@ class Champion(Report):
     base_sha256: str | None = None  # of the base model that the weights were trained on
     profile_path: str | None = None  # profile of the examples that made its weights, inside data/champion
     profile_sha256: str | None = added(None)
-    """Of that file's bytes. None where version 0.1.0 wrote it, and then not in the file either."""
+    """SHA-256 of the profile's bytes. None where version 0.1.0 wrote this file, which lacks it."""
     window_path: str | None = added(None)  # profile of the traffic that its run saw, inside data/champion
     window_sha256: str | None = added(None)
     serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
-    """How its answers are made, as they were when it was judged."""
+    """How its answers are made: the same way as when it was judged."""

@@ -23,7 +23,7 @@ class FeatureDrift(Report):
     """Drift of one feature against one reference.
 
     `effect`, `p_value` and `q_value` are None where there is nothing to compare with; `detail` says
-    so. `threshold` is the configured one or, if larger, `noise`: what chance alone exceeds in a
+    so. `threshold` is the configured one or, if larger, `noise`. Chance alone exceeds `noise` in a
     share alpha of windows like these.
     """
 
@@ -47,7 +47,7 @@ class FeatureDrift(Report):
 
 
 class Carrier(Report):
-    """A conversation that carries the drift of a feature, cut to what fits a page, and redacted."""
+    """A conversation that shows the drift of a feature, shortened to fit a page, and redacted."""
 
     feature: str
     conversation_id: str

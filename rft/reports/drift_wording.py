@@ -1,15 +1,15 @@
-"""Tell a drift report to people: what a feature is, what its effect means, and what came of it.
+"""Write a drift report in words: what a feature is, what its effect means, and how it ended.
 
 The page of a run, the page of `rft traffic drift`, its table in a terminal and MLflow show the same
-report. They order it and name it by this module, so that no two of them differ.
+report. All of them take order and names from this module, so that they agree.
 
-    sections    the features in the order of reading: the input, the agent, its performance; in
-                each, what it was compared with; there, what drifted first
-    state       drifted, or which of its conditions is not met
+    sections    the features in reading order: the input, the agent, its performance; within each
+                group by what it was compared with; within that, drifted features first
+    state       drifted, or which condition of drift is not met
     farthest    the few features that drifted farthest
-    ratio       how far an effect goes, where 1 is the threshold: comparable over features
+    ratio       how far an effect goes, where 1 is the threshold, so that features can be compared
 
-Nothing here is in a report, so a better sentence repeats no stage.
+Nothing here is in a report, so a better sentence does not repeat a stage.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rft.reports.drift import Against, DriftReport, FeatureDrift
 from rft.reports.traffic import FeatureGroup
 
 State = Literal["drifted", "could be chance", "too small to count", "as before", "not compared"]
-"""`could be chance`: the effect is large enough, but not shown. `too small to count`: it is shown,
-and smaller than the threshold."""
+"""`could be chance`: the effect is large enough, but not shown to be real. `too small to count`: it
+is real, but smaller than the threshold."""
 
 SIGNS: dict[State, str] = {
     "drifted": "✗",
@@ -77,19 +77,19 @@ _NAMES = {
     "corrected": "corrected answers",
 }
 _NO_EFFECT = {"classifier_auc": 0.5}
-"""What a statistic is for equal windows, where that is not 0."""
+"""The value of a statistic for equal windows, where that is not 0."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Features of one group against one reference, what drifted first."""
+    """Features of one group against one reference, drifted features first."""
 
     against: Against
     features: list[FeatureDrift]
 
     @property
     def title(self) -> str:
-        """Say what it was compared with, and of how many conversations that is."""
+        """Say what it was compared with, and how many conversations or examples that has."""
         most = max(feature.n_reference for feature in self.features)
         if not most and all(feature.effect is None for feature in self.features):
             return "without a reference yet"
@@ -118,7 +118,7 @@ class Part:
 
 
 def sections(report: DriftReport) -> list[Part]:
-    """Order the features for reading; groups and references without any are left out."""
+    """Order the features for reading. Groups and references without features are left out."""
     found: list[Part] = []
     for group in GROUPS:
         compared: list[Compared] = []
@@ -143,7 +143,7 @@ def state(feature: FeatureDrift) -> State:
         return "not compared"
     if feature.effect > feature.threshold:
         return "could be chance"
-    # p is among the draws that the noise is read from: an effect beyond the noise is shown
+    # p and the noise come from the same draws, so an effect beyond the noise is shown
     shown = feature.noise is not None and feature.effect > feature.noise
     return "too small to count" if shown else "as before"
 
@@ -159,20 +159,20 @@ def summary(features: Sequence[FeatureDrift]) -> str:
 
 
 def uncompared(features: Sequence[FeatureDrift]) -> str:
-    """Say why none of several features was compared, where it is one reason; else empty."""
+    """Say why none of several features was compared, if the reason is the same; else empty."""
     reasons = {feature.detail for feature in features}
     alike = len(features) > 1 and len(reasons) == 1 and all(state(each) == "not compared" for each in features)
     return reasons.pop() if alike else ""
 
 
 def no_effect(feature: FeatureDrift) -> float:
-    """Return the effect of two equal windows."""
+    """Return the effect that two equal windows have."""
     return _NO_EFFECT.get(feature.statistic, 0.0)
 
 
 def ratio(feature: FeatureDrift) -> float:
-    """Say how far the effect goes, where 0 is none and 1 the threshold; -1 where nothing could be
-    compared. A threshold of no effect at all is exceeded twice by any."""
+    """Return how far the effect goes: 0 for equal windows, 1 at the threshold, -1 if not compared.
+    If the threshold allows no effect at all, any effect counts as 2."""
     if feature.effect is None:
         return -1.0
     return place(feature, feature.effect)
@@ -188,8 +188,8 @@ def place(feature: FeatureDrift, effect: float) -> float:
 
 
 def worst(report: DriftReport, group: FeatureGroup | None = "input") -> FeatureDrift | None:
-    """Find the feature that drifted farthest, or else came nearest to it; None if nothing was
-    compared."""
+    """Find the feature that drifted farthest or, if none drifted, came nearest to its threshold.
+    None if nothing was compared."""
     compared = [
         feature
         for feature in report.features
@@ -199,8 +199,8 @@ def worst(report: DriftReport, group: FeatureGroup | None = "input") -> FeatureD
 
 
 def farthest(report: DriftReport, most: int) -> list[FeatureDrift]:
-    """Find what drifted farthest, the input first, or else came nearest to it: each feature once,
-    with the reference that it is farthest from."""
+    """List the features that drifted farthest, the input first, then those nearest to their
+    threshold. Each is there once, with the reference that it is farthest from."""
 
     def order(feature: FeatureDrift) -> tuple[int, tuple[int, float, str]]:
         return [*GROUPS].index(feature.group) if feature.drifted else len(GROUPS), _rank(feature)
@@ -213,14 +213,14 @@ def farthest(report: DriftReport, most: int) -> list[FeatureDrift]:
 
 
 def named(name: str) -> str:
-    """Name a feature in plain words. A recipe's own features are named by the recipe."""
+    """Name a feature in plain words. The recipe names its own features."""
     if name.startswith("own_"):
         return f"{name.removeprefix('own_').replace('_', ' ')} (a column of yours)"
     return _NAMES.get(name, name.replace("_", " "))
 
 
 def effect(feature: FeatureDrift) -> str:
-    """Say what the effect means, in a sentence without its end."""
+    """Say what the effect means, as a sentence without a full stop."""
     found = feature.effect or 0.0
     match feature.statistic:
         case "wasserstein_sd":
@@ -236,12 +236,12 @@ def effect(feature: FeatureDrift) -> str:
 
 
 def measured(feature: FeatureDrift) -> str:
-    """Put the effect beside what counts: `0.71 of 0.30`."""
+    """Put the effect beside its threshold: `0.71 of 0.30`."""
     return "" if feature.effect is None else f"{feature.effect:.2f} of {_short(feature.threshold)}"
 
 
 def numbers(feature: FeatureDrift) -> str:
-    """Give the numbers that decided."""
+    """List the numbers that decided."""
     parts: list[str] = []
     if feature.effect is not None:
         parts.append(f"counts from {_short(feature.threshold)}")
@@ -256,12 +256,12 @@ def numbers(feature: FeatureDrift) -> str:
 
 
 def headline(report: DriftReport) -> str:
-    """Say what to do, in a sentence; of a report of an earlier version, why."""
+    """Say what to do, in a sentence. For a report of an earlier version, say why."""
     return _sentence(report.advice or report.reason)
 
 
 def because(report: DriftReport) -> str:
-    """Say why, where the headline does not."""
+    """Give the reason, where the headline does not."""
     return _sentence(report.reason) if report.advice else ""
 
 

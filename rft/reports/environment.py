@@ -1,4 +1,4 @@
-"""With what a run worked: Python, agent-rft and every installed package, at each of its starts."""
+"""The environment of a run at each start: Python, agent-rft and every installed package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Start(Report):
 
 
 class Environment(Report):
-    """`data/environment.json`, written by the flow: a run that was cut off may go on in another
-    environment, and then has several starts."""
+    """`data/environment.json`, written by the flow. A run that was interrupted may continue in
+    another environment, and then has several starts."""
 
     starts: list[Start]

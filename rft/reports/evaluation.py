@@ -21,11 +21,13 @@ def _is_empty(values: Sized) -> bool:
 class Row(Report):
     """All rollouts of one example in one arm.
 
-    Lists run over rollouts. None is unscored: such a rollout has no outcome, and its calls, tokens
-    and stop reason are recorded but counted nowhere. `tokens` are those that were sampled. Context
-    and cached tokens (rft.types.Usage) are None where the policy did not count them. `turns` and
-    the lists after it are empty in reports of 0.1.0, and left out of them again. `abstained` is
-    left out where no grade tells, and None where the example has no answer.
+    Each list has one item per rollout. None is unscored: such a rollout has no outcome, and its
+    calls, tokens and stop reason are recorded but not counted. `tokens` are sampled tokens. Context
+    and cached tokens (rft.types.Usage) are None where the policy did not count them.
+
+    `turns` and the lists after it are empty in reports of 0.1.0, and are left out when these are
+    written again. `abstained` is left out where no grade tells, and None where the example has no
+    answer.
     """
 
     example_id: str
@@ -44,15 +46,15 @@ class Row(Report):
     abstained: list[bool | None] = Field(default=[], exclude_if=_is_empty)
 
     def counts(self, what: Counted) -> list[float | None]:
-        """Count per scored rollout; None for one that is not on record, and for an unscored one,
-        which an outage may have cut short."""
+        """Return the count of each rollout. None: the count is not on record, or the rollout is
+        unscored, because an outage may have cut it short."""
         found: list[int | None] = getattr(self, what) or [None] * len(self.scores)
         counted = zip(self.scores, found, strict=True)
         return [None if score is None or count is None else float(count) for score, count in counted]
 
 
 class Evaluation(Report):
-    """One policy with one prompt on one set of examples. Numbers are of scored rollouts, unless
+    """One policy with one prompt on one set of examples. Numbers count scored rollouts, unless
     their name says unscored."""
 
     name: str
@@ -72,15 +74,18 @@ class Evaluation(Report):
 
 class BaselineReport(Report):
     readiness: Literal["not worth it", "not yet", "ready", "suspect"]
-    """suspect: the wiring looks wrong, so the numbers say nothing about the agent."""
+    """suspect: the setup looks wrong, so the numbers say nothing about the agent."""
     reason: str
     sampled: Evaluation
     greedy: Evaluation
 
 
 class Arm(Report):
-    """`sampled` is what would be served: with `serve`, each of its outcomes is that of the rollout
-    that was chosen, and each of its costs the sum over all rollouts behind the answer."""
+    """One candidate, or the champion, measured. `sampled` is what would be served.
+
+    With `serve`, several rollouts make one answer. Its outcome is that of the chosen rollout, and
+    its cost is the sum over all of them.
+    """
 
     name: Literal["champion", "champion_new_prompt", "challenger"]
     prompt_sha256: str
@@ -89,12 +94,12 @@ class Arm(Report):
     greedy: Evaluation
     serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
     unserved: dict[str, Metric] = Field(default={}, exclude_if=_is_empty)
-    """Means over all rollouts, as if each were an answer. Empty where each is."""
+    """Means over all rollouts, as if each were an answer. Empty where each is an answer."""
 
 
 class HackSource(Report):
-    """Whether this grader sees a hack, as the preflight found. A declaration alone is no
-    evidence."""
+    """Whether this grader sees a hack, as the preflight found. A declaration alone does not prove
+    it."""
 
     declared: bool = False  # grader.json: reports_hacks
     flagged: list[str] = []  # the recipe's exploits that the grader called a hack
@@ -107,7 +112,7 @@ class HackSource(Report):
 
     @property
     def description(self) -> str:
-        """Say how that is known; if it is not, why, and what to do."""
+        """Say how that is known; or why it is not known, and what to do."""
         if not self.declared:
             return (
                 "grader.json does not declare that the grader reports hacks. Let it answer hack: REASON where the "

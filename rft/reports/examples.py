@@ -16,7 +16,7 @@ class NearPair(Report):
 
 
 class NearDuplicates(Report):
-    """Examples of one split, or block, that nearly repeat one of another."""
+    """Examples of one split or block that nearly repeat an example of another."""
 
     of: str
     inside: str
@@ -38,6 +38,6 @@ class ExamplesReport(Report):
     near_duplicates: list[NearDuplicates] = added([])
     """What `examples.near_duplicate` found; [] when it is switched off."""
     imitated: int = added(0)
-    """Dialogues for supervised training, of what `train.source` names."""
+    """Dialogues for supervised training, from the source that `train.source` names."""
     not_imitated: dict[str, int] = added({})
     """Reason -> dialogues of that source that were left out."""

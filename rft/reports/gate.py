@@ -1,5 +1,7 @@
-"""The gate's checks, its decision, and what it asks a person to approve. rft/reports/wording.py
-writes them in words."""
+"""The gate's checks, its decision, and what it asks a person to approve.
+
+rft/reports/wording.py writes them in words.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,21 @@ from rft.reports.prompt import PromptSettings
 
 OF_RANGE = " of the range"
 POOLED = "small slices"
-"""The name of the check on all slices that are too small to be judged alone."""
+"""The check on all slices that are too small to be judged alone."""
 
 
 def _is_none(value: object) -> bool:
-    """Leave a field that earlier versions did not have out of the file, and so out of the digest by
-    which an approval of then names its decision."""
+    """Leave out a field that earlier versions did not have. Otherwise the digest would change by
+    which an earlier approval names its decision."""
     return value is None
 
 
 class Check(Report):
-    """One named condition on an interval or a fact. With `decides` False it is only shown."""
+    """One named condition on an interval or a fact. If `decides` is False, it is only shown."""
 
     name: str
     kind: Literal["superiority", "non_inferiority", "veto", "state"]
-    """veto: fails on a loss that is shown to be beyond the margin, and lets an open one pass."""
+    """veto: fails if a loss beyond the margin is shown. An open one does not block."""
     passed: bool | None  # None: the interval spans the margin
     value: float | None
     low: float | None = None
@@ -41,11 +43,11 @@ class Check(Report):
     decides: bool = True
     detail: str = ""
     level: float | None = Field(default=None, exclude_if=_is_none)
-    """One-sided, of each end of the interval. None: of no interval, or written by an earlier
-    version, which had 2.5 % throughout."""
+    """One-sided level of each end of the interval. None: there is no interval, or an earlier
+    version wrote it, which always had 2.5 %."""
     needed_for_veto: int | None = Field(default=None, exclude_if=_is_none)
-    """Examples with which a veto rejects a loss of twice its margin in 80 %. None: no number
-    would."""
+    """How many examples a veto needs to reject a loss of twice its margin in 80 % of cases. None:
+    no number is enough."""
 
     @property
     def is_better_above(self) -> bool:
@@ -54,8 +56,8 @@ class Check(Report):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether it keeps a candidate from being promoted, although nothing speaks against it. A
-        veto does so only where nothing was measured."""
+        """Whether it blocks a promotion although it did not fail. A veto does so only where nothing
+        was measured."""
         return self.decides and self.passed is None and (self.kind != "veto" or self.value is None)
 
     @property
@@ -77,13 +79,13 @@ class Decision(Report):
     checks: list[Check]
     hashes: dict[str, str]
     more_examples: int | None = Field(default=None, exclude_if=_is_none)
-    """How many more test examples would probably settle an inconclusive decision. None: decided, no
-    realistic number would, or written by an earlier version."""
+    """How many more test examples would probably settle an inconclusive decision. None: it is
+    decided, no realistic number would settle it, or an earlier version wrote it."""
 
 
 class PromotionRequest(Report):
-    """What an approver signs, all by hash. For a prompt alone `weights` is none: the champion's
-    stay."""
+    """What an approver signs, all by hash. For a prompt alone, `weights` is none: the champion
+    keeps its weights."""
 
     candidate: str
     prompt: PromptSettings
@@ -93,4 +95,4 @@ class PromotionRequest(Report):
     decision_sha256: str
     test_sha256: str
     serve: config.Serve = Field(default=config.Serve(), exclude_if=lambda serve: serve.is_single)
-    """How its answers are made. It was judged so, and to approve it is to approve that too."""
+    """How its answers are made. It was judged this way, and an approval covers this too."""

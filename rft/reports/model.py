@@ -20,7 +20,7 @@ class ModelFile(BaseModel):
 
 
 class Model(Report):
-    """`data/model/model.json`, written by the flow. The copy in Git says that no model is given:
+    """`data/model/model.json`, written by the flow. The copy in Git says that no model is given, so
     the policy is the embedded one."""
 
     kind: ModelKind = "embedded"
@@ -28,18 +28,18 @@ class Model(Report):
     model: str | None = None
     """As `policy.model` names it: a folder, a GGUF file or a hub id."""
     revision: str | None = None
-    """The commit, of a model of the hub."""
+    """The commit of a model from the hub."""
     sha256: str | None = None
-    """Of revision and files. The place is not in it: a model that was moved is the same model."""
+    """Hash of revision and files. The place is left out: a model that was moved stays the same."""
     files: dict[str, ModelFile] = {}
     """By their names in the folder."""
     chat_template: str | None = None
-    """SHA-256 of `chat_template.jinja` beside this file: what `policy.chat_template` named."""
+    """SHA-256 of `chat_template.jinja` beside this file, a copy of `policy.chat_template`."""
 
 
 def sha256_of(files: dict[str, ModelFile], revision: str | None) -> str:
-    """Hash names and content of all files, as `rft.files.tree_sha256` hashes a folder, and the
-    revision where there is one. One GGUF file is its own hash."""
+    """Hash names and content of all files as `rft.files.tree_sha256` does, and the revision if
+    there is one. For a single GGUF file, return that file's hash."""
     if revision is None and len(files) == 1 and (name := next(iter(files))).endswith(".gguf"):
         return files[name].sha256
     whole = hashlib.sha256(f"{revision}\0".encode() if revision else b"")

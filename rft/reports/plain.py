@@ -1,18 +1,19 @@
-"""Tell the gate's checks to the person who must sign: in groups, one sentence each.
+"""Explain the gate's checks to the person who must sign: in groups, one sentence each.
 
-A check is an interval and a margin, and who approves a promotion need not know what these are. So
-each is told as one sentence (`sentence`): what was found, what was asked for, and whether all that
-chance allows lies within it. Beside it stand what the check protects from, and the smallest effect
-that it could have seen (`could_see`): "no loss is shown" says little where none could be.
+A check is an interval and a margin, but a person who approves a promotion need not know these
+terms. So each check becomes one sentence (`sentence`). It says what was found, what was asked for,
+and whether the whole interval meets that.
 
-    groups   what stood in the way first; then the question, the guards, the slices, the
+Beside the sentence stand what the check protects from and the smallest effect that it could have
+seen (`could_see`). "No loss is shown" says little where no loss could have been shown.
+
+    groups   what blocked the promotion first; then the question, the guards, the slices, the
              preconditions
-    unseen   what was not measured, or could hardly be seen: it must not look like nothing was found
+    unseen   what was not measured, or could hardly be seen, so that it does not look like a pass
     looks    how many looks at the test set are left
 
-A new check needs one entry in `_TOLD`. The numbers, and what is done about them, are in wording.py,
-on which the stage's own words rest. Nothing here is in a decision, so a better sentence repeats no
-stage.
+A new check needs one entry in `_TOLD`. wording.py writes the numbers, and the stage's own text uses
+it too. Nothing here is in a decision, so a better sentence does not repeat a stage.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ ARMS = {"champion": "champion", "champion_new_prompt": "after the prompt", "chal
 
 
 def between(one: Evaluation) -> str:
-    """The range of the scores, to be added to a note; empty for 0 to 1."""
+    """Write the range of the scores as an addition to a note; empty for 0 to 1."""
     return "" if one.range == UNIT.ends else f"; the grader scores from {from_to(one.range)}"
 
 
 HOW_TO_READ = (
     "What a few examples show is partly chance. The interval is where the true value lies, chance allowed for: wide "
     "after few examples, narrow after many. A check passes when the whole interval lies on the side that was asked "
-    "for, fails when none of it does, and is open otherwise. Where a difference is smaller than what a check could "
-    "have seen, that it saw none means little."
+    "for, fails when none of it does, and is open otherwise. If a difference is smaller than what a check could "
+    "have seen, it means little that the check saw none."
 )
 HACK_RATE_MEANS = (
     "Hack rate: the share of test examples on which the grader called at least one of the candidate's rollouts, "
@@ -73,7 +74,7 @@ VETO_MEANS = (
 @dataclass(frozen=True)
 class Told:
     found: str
-    """`{who}` earns `{more}` `{than}` the champion. Without `{than}` it is not a comparison."""
+    """`{who}` earns `{more}` `{than}` the champion. A text without `{than}` does not compare."""
     protects: str
     """What the threshold is for."""
     more: str = "more"
@@ -128,7 +129,7 @@ _TOLD = {
     ),
     ABSTENTIONS: Told(
         "of 100 rollouts of {who} that have an answer to give, {more} abstained {than} of the champion's",
-        "not to know does not become the easy way out",
+        "abstaining does not become the easy way out",
         less="fewer",
         same="as many",
     ),
@@ -158,27 +159,28 @@ _SLICE = Told(
 
 
 def _told(check: Check) -> Told:
-    """Find what the check asks; of one that only an older version had, what its numbers say."""
+    """Find the check's texts. A check that only an older version had gets a general one."""
     if is_slice(check):
         return _SLICE
     return _TOLD.get(check.name) or Told(f"the {check.name} of {{who}} is {{more}} {{than}} the champion's", "")
 
 
 def is_slice(check: Check) -> bool:
-    """Whether it is about a slice. Version 0.1.0 had guards of slices, and no vetoes."""
+    """Whether it is about a slice. Version 0.1.0 had guards for slices instead of vetoes."""
     return check.kind == "veto" or check.name.startswith("slice ")
 
 
 def protects(check: Check) -> str:
-    """Say what its threshold protects from; empty for a check that this version does not have."""
+    """Say what its threshold is for; empty for a check that this version does not have."""
     found = _told(check).protects
     return f"so that {found}" if found else ""
 
 
 # -- one sentence ----------------------------------------------------------------------------------
 def sentence(check: Check, candidate: str) -> str:
-    """Tell the check: `The challenger earns 0.080 more per example than the champion; a gain of
-    more than 0.050 was asked for, and the interval, 0.060 to 0.100 more, lies above that.`"""
+    """Write the check as one sentence: `The challenger earns 0.080 more per example than the
+    champion; a gain of more than 0.050 was asked for, and the interval, 0.060 to 0.100 more, lies
+    above that.`"""
     if is_unmeasured(check):
         why = check.detail.removeprefix("not measured: ") or "no number is on record"
         return f"Not measured: {why}."
@@ -212,8 +214,8 @@ def _slice(check: Check) -> str:
 
 
 def _amount(check: Check, x: float) -> str | None:
-    """Write a difference without its sign: `0.080 more`, `5 fewer`; None for one that shows as
-    nothing. A share has no direction."""
+    """Write a difference without its sign: `0.080 more`, `5 fewer`. None if it rounds to zero. A
+    share has no direction."""
     if check.unit == "share":
         return f"{100 * x:.2f} %"
     bare = _bare(check, x)
@@ -281,8 +283,8 @@ def _between(check: Check, low: float, high: float) -> str:
 
 # -- the smallest effect ---------------------------------------------------------------------------
 def could_see(check: Check) -> str:
-    """Name the smallest true effect that so many examples show in 4 of 5 cases: of a question a
-    gain, of a guard what makes it fail. Empty where nothing is known of that."""
+    """Name the smallest true effect that this many examples show in 4 of 5 cases. For a question it
+    is a gain; for a guard, what makes it fail. Empty where that is not known."""
     if check.value is None or check.margin is None:
         return ""
     if check.is_unprotected:
@@ -299,7 +301,7 @@ def could_see(check: Check) -> str:
 
 
 def _unprotected(check: Check) -> str:
-    """Say what of a slice would have gone unseen."""
+    """Say which loss of a slice would not have been seen."""
     needed = f"; a loss of twice the limit takes {check.needed_for_veto:,} examples" if check.needed_for_veto else ""
     if check.detectable is None or check.margin is None:
         return f"even a loss of everything might have gone unseen{needed}"
@@ -307,19 +309,19 @@ def _unprotected(check: Check) -> str:
 
 
 def _seen_once(n: int) -> float:
-    """The rate at which n examples hold at least one in 80 %."""
+    """Return the rate at which n examples contain at least one hack in 80 % of cases."""
     return 1 - 0.2 ** (1 / n)
 
 
 # -- what was not measured -------------------------------------------------------------------------
 def is_unmeasured(check: Check) -> bool:
-    """Whether there is no number, where there should be one."""
+    """Whether a number is missing that should be there."""
     return check.value is None and check.kind != "state"
 
 
 def unseen(decision: Decision, apart: Check | None = None) -> list[str]:
-    """Name what was not measured, then the slices in which a loss may well go unseen. `apart`: the
-    latency, where it is not in the decision."""
+    """Name what was not measured, then the slices in which a loss can easily go unseen. `apart`:
+    the latency check, where it is not part of the decision."""
     found: list[str] = []
     every = _every(decision, apart)
     for check in filter(is_unmeasured, every):
@@ -348,13 +350,13 @@ _ABOUT = {
     STOPPED: "",
     QUESTION: "Is it better? A gain must be shown.",
     GUARDS: "Is nothing else worse? Each must be shown to stay within its limit.",
-    SLICES: "Is no group of examples worse off? Each has a veto, which takes a loss that is shown.",
+    SLICES: "Is no group of examples worse off? Each has a veto, but only against a loss that is shown.",
     PRECONDITIONS: "May the comparison be trusted at all?",
 }
 
 
 MANY = 5
-"""Slices that are told one by one."""
+"""How many slices are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -365,8 +367,8 @@ class Group:
 
 
 def groups(decision: Decision, apart: Check | None = None) -> list[Group]:
-    """Group the checks; those that kept the candidate from being promoted come first. `apart`: the
-    latency, where it is not in the decision."""
+    """Group the checks; those that blocked the promotion come first. `apart`: the latency check,
+    where it is not part of the decision."""
     blocks: Callable[[Check], bool] = {
         "reject": lambda check: check.decides and check.passed is False,
         "inconclusive": lambda check: check.is_unsettled,
@@ -379,7 +381,7 @@ def groups(decision: Decision, apart: Check | None = None) -> list[Group]:
 
 
 def _every(decision: Decision, apart: Check | None) -> list[Check]:
-    """Without a candidate no latency was compared either."""
+    """Return all checks. Without a candidate no latency was compared, so it is left out."""
     known = apart is not None and not apart.decides and decision.candidate != "none"
     return [*decision.checks, apart] if known and apart is not None else decision.checks
 
@@ -409,8 +411,8 @@ def summary(rest: list[Check]) -> str:
 
 # -- looks -----------------------------------------------------------------------------------------
 def looks(registration: Registration | None) -> tuple[bool, str]:
-    """Say which look at the test set it was and how many are left, and whether all is in order: a
-    decision that nobody registered can be had again and again until it pleases."""
+    """Return whether the registration is in order, and a text: which look this was, and how many
+    are left. Without a registration, anyone could repeat the decision until they like it."""
     if registration is None:
         return False, "How often anybody looked at this test set before is not on record."
     if not registration.registered:

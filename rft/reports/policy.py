@@ -9,8 +9,8 @@ from rft.reports.base import Report, added
 
 class PolicyReport(Report):
     kind: Literal["embedded", "warm_started", "given", "served"]
-    """embedded: built and warm-started by the run. warm_started: a given model that the run
-    warm-started. given: one as it is. served: a chat endpoint's own, which we cannot verify."""
+    """embedded: the run built and warm-started it. warm_started: the run warm-started a given
+    model. given: a model as it is. served: a chat endpoint's own model, which we cannot verify."""
     model: str  # folder, relative to the repository, or hub id; of a served one the name at its endpoint
     sha256: str  # of a served one: over its address and name
     num_parameters: int
@@ -20,12 +20,12 @@ class PolicyReport(Report):
     final_loss: float | None = None
     losses: list[tuple[int, float]] = []
     revision: str | None = added(None)
-    """The commit, of a given model of the hub."""
+    """The commit of a given model from the hub."""
     base: str = added("")  # of a warm-started one: the given model that it was made of, a folder or hub id
     base_sha256: str = added("")
     weights: str = added("")  # of a warm-started one: full or lora, which was then merged
     threads: int | None = added(None)
-    """Of one that was made here: how many its arithmetic took. They decide the last digits."""
+    """How many threads computed a model that was made here. They affect the last digits."""
 
     @property
     def is_made_here(self) -> bool:

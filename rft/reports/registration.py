@@ -1,9 +1,9 @@
 """The registration: under which thresholds, and as which look, a run's test set is opened.
 
-It comes in two files. `Opening` names the look alone, and stage `challenger` depends on it: so what
-was measured before the look was registered, by hand or in another run, is never taken for its
-result, and what was measured after is, under whatever thresholds it is judged. Stage `gate` depends
-on `Registration`, which has the rest.
+It has two files. `Opening` names only the look, and stage `challenger` depends on it. So a
+measurement from before the look was registered, by hand or in another run, never counts as its
+result. A measurement from after it counts, whatever thresholds judge it. Stage `gate` depends on
+`Registration`, which has the rest.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ def _is_none(value: object) -> bool:
 
 
 class Opening(Report):
-    """`data/registration/opening.json`: what lets stage `challenger` open the test examples.
-    Written by the flow; the copy in Git lets nobody."""
+    """`data/registration/opening.json`, written by the flow: it lets stage `challenger` open the
+    test examples. The copy in Git does not allow that."""
 
     look: str = ""
-    """The ledger's entry that registered this look first, by its SHA-256; `NOTHING_NEW` where there
-    is no candidate, and the champion alone is measured."""
+    """SHA-256 of the ledger's entry that registered this look first. `NOTHING_NEW` where there is
+    no candidate, and only the champion is measured."""
     test_sha256: str = ""
-    """Of the test examples that may be opened."""
+    """Hash of the test examples that may be opened."""
 
 
 NOTHING_NEW = "nothing new"
 
 
 class Registration(Report):
-    """`data/registration/registration.json`, written by the flow. The copy in Git says that nobody
-    registered anything: what is decided by hand asks nobody to promote it."""
+    """`data/registration/registration.json`, written by the flow. The copy in Git says that nothing
+    is registered, so a decision that is made by hand asks nobody to promote it."""
 
     registered: bool = False
     entry: int = 0
-    """Of the ledger."""
+    """Its number in the ledger."""
     look: int = 0
     looks: int = 0
-    """How many the thresholds allow."""
+    """How many looks the thresholds allow."""
     level: float | None = Field(default=None, exclude_if=_is_none)
-    """The one-sided level at which the gate asks for each candidate. None: not registered, or by an
-    earlier version."""
+    """The one-sided level at which the gate judges each candidate. None: not registered, or
+    registered by an earlier version."""
     by_policy: bool = False
-    """Whether the thresholds are those that the ledger's policy holds. With others, the run ends
+    """Whether the thresholds are those of the ledger's promotion policy. With others, the run ends
     with a decision, and nobody is asked to promote it."""
 
     @property

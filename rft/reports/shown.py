@@ -1,7 +1,8 @@
-"""What people see of the arms: a few validation examples, played once by each.
+"""What people see of the arms: a few validation examples, played once by each arm.
 
-Whoever reads test dialogues tunes on the test, with the best intentions. So stage `challenger`
-plays some validation examples beside it, for the report alone. The gate never reads this file.
+A person who reads test dialogues tunes on the test, even with the best intentions. So stage
+`challenger` also plays some validation examples, only for the report. The gate never reads this
+file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,6 @@ class Shown(Report):
     """`data/challenger/shown.json`; the rollouts themselves are in `shown.parquet`."""
 
     examples: int = Field(ge=0)
-    """The first ones of validation; 0: none were asked for."""
+    """How many, from the start of validation; 0: none were asked for."""
     arms: dict[str, list[Row]]
     """Arm -> its rows, in the order of the examples."""

@@ -8,8 +8,8 @@ from rft.reports.base import Report, added
 
 
 class Conversation(Report):
-    """One production conversation, normalized. `feedback` is what a person corrected the answer to,
-    if anyone did."""
+    """One production conversation, normalized. `feedback` is a person's corrected answer, if there
+    is one."""
 
     conversation_id: str
     time: str  # ISO 8601, UTC
@@ -28,13 +28,13 @@ class Feature(Report):
     """One column of a profile, as counts over bins.
 
     Numeric: inner `edges`, and one more count than edges. Category: `values` with their counts.
-    Text: a `sample` of conversations, each as hashes of its words; embedding: each as base64 of
-    little-endian float16. `n` conversations had a value, `nulls` had none.
+    Text: a `sample` of conversations, each as hashes of its words. Embedding: a `sample`, each as
+    base64 of little-endian float16. `n` conversations had a value, `nulls` had none.
 
     `cells` are the counts per group of units (rft/traffic/schema.py), from which noise is drawn:
-    for each group, in turn, a bin and its count. Empty where a profile of an earlier version has
-    none; then every conversation counts as its own unit. `days` are the same per day, from which is
-    seen how a window differs from itself; empty where all are of one day.
+    for each group, alternately a bin and its count. They are empty in a profile of an earlier
+    version; then every conversation counts as its own unit. `days` are the same per day. They show
+    how a window differs from itself, and are empty where all conversations are from one day.
     """
 
     kind: Literal["numeric", "category", "text", "embedding"]
@@ -89,11 +89,11 @@ class Unread(Report):
 
 
 class Manifest(Report):
-    """What a snapshot holds, and what of its log it does not hold.
+    """What a snapshot holds, and what it leaves out of its log.
 
     `sha256` names the log: the hash of its one file, or of the list of names and hashes.
-    `rejected`, `ignored_keys` and `redacted` count rows by reason, key and rule; `unread` names the
-    first.
+    `rejected`, `ignored_keys` and `redacted` count rows by reason, key and rule. `unread` names the
+    first unreadable ones.
     """
 
     sources: list[Source]

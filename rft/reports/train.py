@@ -1,4 +1,4 @@
-"""The train report: what training made, from how many rollouts."""
+"""The train report: what training made, and from how many rollouts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rft.reports.base import Report, added
 
 
 class Fall(Report):
-    """Training went back, because the policy had collapsed (rft/trainer/collapse.py)."""
+    """Training went back because the policy had collapsed (rft/trainer/collapse.py)."""
 
     step: int
-    """The last one before it went back."""
+    """The last step before it went back."""
     reason: str
     back_to: int
-    """The step whose weights it took up again; 0: those that training started from."""
+    """The step whose weights it restored; 0: the weights that training started from."""
     lr: float
     """The peak learning rate from then on."""
 

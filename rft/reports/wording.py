@@ -1,8 +1,10 @@
-"""Write the gate's results in words: what a check found (`describe`), and the reason for the
-decision (`reason`). What to do when it is inconclusive is in rft/gate/sample_size.py.
+"""Write the gate's results in words: what each check found, and the reason for the decision.
+
+`describe` writes a check and `reason` the decision's reason. What to do when a decision is
+inconclusive is in rft/gate/sample_size.py.
 
 The stage's lines, `decision.json`, the terminal and the page all show these words. They are made
-from the checks alone, so that an old decision can be shown without its run.
+only from the checks, so that an old decision can be shown without its run.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ LIKE_PRODUCTION = "test examples like production"
 
 def price(alpha: float, looks: int, level: float) -> str:
     """Say what a look costs: `one-sided 0.5 %: alpha 5 % pays for 5 looks at this test set, of two
-    candidates each`; or that its level is another, because the terms changed on the way."""
+    candidates each`. If alpha or looks changed since the first look, say what is left instead."""
     if not math.isclose(level, alpha / looks / 2, rel_tol=1e-6):
         left = f"a share of what earlier looks at this test set left of alpha {percent(alpha)}"
         return f"one-sided {percent(level)}: {left}, for each of two candidates"
@@ -54,7 +56,7 @@ def numbers(check: Check) -> str:
 
 
 def measured(check: Check) -> str:
-    """Write value and interval; nothing for a check on a state."""
+    """Write value and interval; empty for a check on a state."""
     if check.value is None:
         return ""
     found = quantity(check, check.value)
@@ -103,7 +105,7 @@ def _too_small(checks: list[Check]) -> str:
 
 
 def unprotected(checks: list[Check]) -> str:
-    """Name the slices in which a loss of twice the margin may well go unseen; empty for none."""
+    """Name the slices in which a loss of twice the margin can easily go unseen; empty for none."""
     found = [check for check in checks if check.is_unprotected]
     if not found:
         return ""

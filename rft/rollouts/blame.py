@@ -1,10 +1,10 @@
-"""Tells a grader that cannot judge what the policy wrote from one that is down.
+"""Tell a grader that cannot judge what the policy wrote from one that is down.
 
-Both look alike: grades without a score, often HTTP 500. An outage is waited out. A grader that
-raises on an answer in a wrong form raises again however long one waits, so when a batch would
-pause, it is asked twice more: for the grade of another answer (the target, or a worthless one), and
-again for that of a rollout which has none. If the first has a score and the second fails in the
-same words, waiting is of no use.
+Both look alike: grades without a score, often HTTP 500. Waiting helps against an outage. A grader
+that raises on an answer in a wrong form raises again, however long we wait. So before a batch
+pauses, the grader is asked twice more. It grades another answer (the target, or a worthless one),
+and again a rollout whose grade is missing. If the first has a score and the second fails in the
+same words, waiting does not help.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def unjudgeable(
     played: Sequence[tuple[Example, Trajectory]],
     max_share: float,
 ) -> str:
-    """Say why waiting is of no use; empty: it may be, or too few rollouts lack a score by the
-    grader's doing."""
+    """Say why waiting does not help; empty if it may help, or if the grader left too few rollouts
+    without a score."""
     silent = [(example, one) for example, one in played if _is_silent(one)]
     if len(silent) <= max_share * len(played):
         return ""
@@ -60,8 +60,8 @@ async def unjudgeable(
 
 
 def _is_silent(one: Trajectory) -> bool:
-    """Whether the grader answered, and gave no score. One that takes too long is waited for: to ask
-    it again would take as long."""
+    """Tell whether the grader answered without a score. A grader that takes too long does not
+    count: asking it again would take as long."""
     answered = one.stop_reason not in INFRASTRUCTURE and one.grade.status is not GradeStatus.grader_timeout
     return one.reward is None and answered
 

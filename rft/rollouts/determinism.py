@@ -1,9 +1,10 @@
-"""Deterministic mode: equal inputs give equal bytes. It is the default on a CPU, and what it cannot
-promise it refuses.
+"""Deterministic mode: equal inputs give equal bytes.
 
-rollout.deterministic: null    yes when this process samples on a CPU; no on a GPU, or at a server
-train.lag above 0              which weights sampled a rollout depends on the clock
-a latency budget               a reward would depend on the clock (rft/grading/budget.py)
+`rollout.deterministic: null` means yes if this process samples on a CPU, and no if a GPU or a
+server samples. Deterministic mode refuses:
+
+    train.lag above 0    the clock would decide which weights sample a rollout
+    a latency budget     a reward would depend on the clock (rft/grading/budget.py)
 """
 
 from __future__ import annotations

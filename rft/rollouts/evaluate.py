@@ -1,8 +1,8 @@
-"""From rollouts to an evaluation: the numbers that `baseline`, `prompt` and `challenger` share.
+"""Turn rollouts into an evaluation: the numbers that `baseline`, `prompt` and `challenger` share.
 
-Every number has its interval, from a bootstrap over examples and the rollouts within them. An
-unscored rollout has no outcome: it is counted, with its stop reason, and left out of every other
-number. Rewards are what the trainer would see (with the budget), scores what the grader said.
+Every number has an interval, from a bootstrap over examples and the rollouts within them. An
+unscored rollout has no outcome. It is counted, with its stop reason, and is in no other number.
+Rewards are those that the trainer would see (with the budget); scores are the grader's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def evaluation(
     seed: int,
     scale: Scale = UNIT,
 ) -> Evaluation:
-    """Evaluate `rows`, in order of example and sample. `scale` is that of their grader."""
+    """Evaluate `rows`, which are in order of example and sample. `scale`: the scale of their
+    grader."""
     table = rows_of(rows, examples)
     rewards, scores = [row.rewards for row in table], [row.scores for row in table]
     calls = [row.counts("tool_calls") for row in table]
@@ -63,7 +64,7 @@ def evaluation(
 
 
 def rows_of(rows: Sequence[LogRow], examples: Sequence[Example]) -> list[Row]:
-    """One row per example, in their order."""
+    """Return one row per example, in the order of the examples."""
     tells = any(_abstained(row) is not None for row in rows)
     return [_row([row for row in rows if row.example_id == example.id], example, tells) for example in examples]
 
@@ -77,9 +78,9 @@ def _reasons(rows: Iterable[LogRow]) -> dict[str, int]:
 
 
 def _abstained(row: LogRow) -> bool | None:
-    """Say whether a rollout abstained where there is an answer; None where its grade does not
-    tell."""
-    if ABSTAINED not in row.components:  # of most logs: no JSON is read for nothing
+    """Tell whether a rollout abstained where there is an answer; None if its grade does not say
+    so."""
+    if ABSTAINED not in row.components:  # true in most logs, and then no JSON is parsed
         return None
     found = json.loads(row.components).get(ABSTAINED)
     return None if found is None else found > 0

@@ -1,16 +1,15 @@
-"""The rollout log, with one schema for all stages: a Parquet file with one row per rollout, which
-DuckDB and pandas read.
+"""The rollout log: a Parquet file with one row per rollout, and one schema for all stages.
 
-Every row says whether it was trained on and, if not, why; sampled = trained + left out with a
-reason. Token ids and log-probabilities are flat over turns: `ids` is the whole sequence,
-`loss_mask` marks what the policy sampled, `logprobs` runs over those alone. Wall times are in
-`timing.json`, so that equal runs leave equal bytes here. `messages` and `item` are whole, so a
-person can read a row (rft/rollouts/transcript.py), and it can be graded again without sampling
-(rft/rollouts/replay.py).
+DuckDB and pandas read it. Every row says whether it was trained on and, if not, why: sampled =
+trained + left out with a reason. Token ids and log-probabilities are flat over turns. `ids` is the
+whole sequence, `loss_mask` marks the tokens that the policy sampled, and `logprobs` has a value for
+those alone. Wall times are in `timing.json`, so that equal runs leave equal bytes here. `messages`
+and `item` are complete. So a person can read a row (rft/rollouts/transcript.py), and it can be
+graded again without sampling (rft/rollouts/replay.py).
 
 While a stage runs, its rows wait under `.rft/` in a store that survives any kill
-(rft/rollouts/store.py); `write` turns them into the stage's file. In the store a row has beside it
-what it lacks of its turns (`turns_json`): from both, `restored` rebuilds the trajectory, and a
+(rft/rollouts/store.py); `write` turns them into the stage's file. The store keeps beside each row
+what the row lacks of its turns (`turns_json`). From both, `restored` rebuilds the trajectory, and a
 killed stage goes on with it.
 """
 
@@ -52,14 +51,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK = 512
-"""Rows per row group: a log is written in pieces, so that only the disk bounds its length."""
+"""Rows per row group. A log is written in pieces, so that only the disk limits its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One rollout. `reward`, `score` and `solved` are None when unscored; `left_out` is empty when
-    `trained`, or in a stage that trains nothing. What it cost: rft.types.Usage, added up over its
-    turns; context and cached are None for a policy that does not count."""
+    """One rollout. `reward`, `score` and `solved` are None when it is unscored. `left_out` is empty
+    if it was `trained`, and in a stage that trains nothing. The counts of tokens are
+    rft.types.Usage, added up over the turns; context and cached are None for a policy that does not
+    count them."""
 
     stage: str
     arm: str
@@ -101,7 +101,7 @@ COLUMNS = tuple(column.name for column in fields(LogRow))
 _COUNTED_LATER = ("num_context_tokens", "num_cached_tokens", "num_unreadable_calls")
 _SAID_LATER = ("flags", "evidence")
 _LATER = (*_COUNTED_LATER, *_SAID_LATER)
-"""Columns that files of 0.1.0 may lack; there they are not on record."""
+"""Columns that files of 0.1.0 may lack. A missing value is then not on record."""
 _RENAMED = {
     "stop_reason": EARLIER_STOP_REASONS,
     "status": EARLIER_STATUSES,
@@ -109,7 +109,7 @@ _RENAMED = {
         f"{why}: {old}": f"{why}: {new}" for why in ("unscored", "replaced") for old, new in EARLIER_STATUSES.items()
     },
 }
-"""Column -> a word of 0.1.0 -> today's."""
+"""Column -> a word of 0.1.0 -> today's word."""
 
 
 # -- a row -----------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def row(
     split: str = "",
     temperature: float | None = None,
 ) -> LogRow:
-    """Make the row of a rollout. Log-probabilities get the 32 bits that the file has for them."""
+    """Make the row of a rollout. Log-probabilities are rounded to the 32 bits that the file has."""
     ids, loss_mask, logprobs = trajectory.flat()
     usage = trajectory.usage
     return LogRow(
@@ -165,7 +165,7 @@ def row(
 
 def turns_json(trajectory: Trajectory, word: str = "") -> str:
     """Return as JSON what a rollout's row lacks: the word of its repetition (recovery.Play), and
-    its turns without the tokens, of which only the number is needed."""
+    its turns. The turns have only the number of their tokens, because the row has the tokens."""
     turns = [
         {
             "text": turn.text,
@@ -184,7 +184,7 @@ def turns_json(trajectory: Trajectory, word: str = "") -> str:
 
 
 def restored(row: LogRow, turns_json: str, wall_s: float) -> tuple[str, Trajectory]:
-    """Rebuild the word and the rollout's trajectory. Its log-probabilities have 32 bits."""
+    """Rebuild the word and the rollout's trajectory, with log-probabilities of 32 bits."""
     found = json.loads(turns_json)
     ids, logprobs = iter(row.ids), iter(row.logprobs)
     turns: list[Turn] = []
@@ -227,12 +227,14 @@ def _grade(row: LogRow) -> Grade:
 
 
 def cells(row: LogRow) -> dict[str, Any]:
-    """Return a row's values by column. Unlike `asdict`, copies no list: there are many tokens."""
+    """Return a row's values by column. Unlike `asdict`, it copies no list, because there are many
+    tokens."""
     return {name: getattr(row, name) for name in COLUMNS}
 
 
 def _json(value: Any) -> str:
-    """Keep letters readable; a lone surrogate, which UTF-8 cannot hold, stays an escape."""
+    """Write JSON with readable letters. If a text has a lone surrogate, which UTF-8 cannot hold,
+    all letters beyond ASCII are escaped."""
     text = secrets.dumps(value, ensure_ascii=False)
     try:
         text.encode()
@@ -261,8 +263,8 @@ def schema() -> pa.Schema:
 
 
 def write(rows: Iterable[LogRow], path: Path) -> None:
-    """Write the stage's file, whole or not at all; on the disk when this returns. Equal rows give
-    equal bytes."""
+    """Write the stage's file, whole or not at all. It is on the disk when this returns. Equal rows
+    give equal bytes."""
     import pyarrow.parquet as pq
 
     waiting = iter(rows)
@@ -272,7 +274,7 @@ def write(rows: Iterable[LogRow], path: Path) -> None:
 
 
 def table(source: Path | bytes, name: str = "") -> pa.Table:
-    """Read a log as a table of exactly our columns, in today's words. Raises UserError, with
+    """Read a log as a table with exactly our columns and today's words. Raises UserError, with
     `name`, for a file that is not a rollout log of this version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -313,7 +315,8 @@ def read(source: Path | bytes, name: str = "") -> list[LogRow]:
 # -- sampled = trained + left out ------------------------------------------------------------------
 @dataclass(slots=True)
 class Tally:
-    """Counts what became of the rollouts of one stage, arm and step, each exactly once."""
+    """Counts what happened to the rollouts of one stage, arm and step. Each rollout counts exactly
+    once."""
 
     stage: str
     arm: str
@@ -329,7 +332,7 @@ class Tally:
 
 
 def tally(rows: Iterable[LogRow]) -> list[Tally]:
-    """Count rows, in order of appearance. Raises RftError when a row contradicts itself: then
+    """Count rows, in order of appearance. Raises RftError if a row contradicts itself, because then
     nobody knows what was trained on."""
     found: dict[tuple[str, str, int], Tally] = {}
     for row in rows:

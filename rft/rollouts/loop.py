@@ -1,9 +1,9 @@
-"""The loop: a policy, its tools, its grader; one trajectory per request.
+"""The loop of a policy with its tools and its grader; it makes one trajectory per request.
 
     prompt -> [ assistant turn -> tool calls -> tool results ]* -> answer -> grade -> reward
 
 `_play` is that loop for one rollout. The rollouts of a batch run side by side. An in-process policy
-holds them at a barrier in each turn (rft/sampling/batching.py): with a fixed order of rows and a
+holds them at a barrier in each turn (rft/sampling/batching.py). With a fixed order of rows and a
 seed per rollout, equal inputs give equal bytes.
 
 Limits are checked in this order, and the first that applies is the stop reason:
@@ -17,24 +17,26 @@ Limits are checked in this order, and the first that applies is the stop reason:
   8. a tool failed after its retries            tool_error      never scored
   9. the last turn's results are in             max_turns       graded
  10. the results do not fit into the context,   max_tokens      graded
-     nor does the news that they are too long
-An unreadable call alone does not end a rollout: its result tells the policy what is wrong with it,
-up to rollout.max_unreadable_calls. One more is a parse_error.
+     nor does a message that says so
+An unreadable call alone does not end a rollout. Its result tells the policy what is wrong with it,
+up to rollout.max_unreadable_calls times. One more such call is a parse_error.
 
-Two deadlines may end a rollout anywhere. Its own: timeout (graded) if at least half of the time was
-the policy's own sampling, else tool_error (never scored). Its batch's: cancelled (never scored).
+Two deadlines may end a rollout at any point. The rollout's own deadline gives timeout (graded) if
+at least half of the time was the policy's own sampling, else tool_error (never scored). The
+deadline of its batch gives cancelled (never scored).
 
-A rollout's clock runs while the policy samples and while tools and servers are waited for. It
+A rollout's clock runs while the policy samples, and while it waits for tools and servers. The clock
 stands still while our own sampler serves others (Sampled.queued_s: the barrier, a slot, other rows'
-tokens); only the batch's deadline bounds that. So a crowded sampler ends nobody's rollout. An
-endless turn is cut where the policy's own time is up, behind the barrier too, and what was said
-until then is kept: the dialogue holds that deadline (rft/sampling/engine.py). How a server spends
-its time is unknown: none of it counts as sampling, and its deadline is sampler_error.
+tokens). Only the batch's deadline limits that time, so a busy sampler ends nobody's rollout. An
+endless turn is cut when the policy's own time is up, also behind the barrier, and its text so far
+is kept: the dialogue holds that deadline (rft/sampling/engine.py). We do not know how a server
+spends its time. So none of it counts as sampling, and a server that misses its deadline is a
+sampler_error.
 
 A terminal tool (tools.traits, tools.endpoints) is called like any other, beside the turn's other
-calls. If it refuses, the policy is told and the rollout goes on. The first terminal call of a turn
-that was not refused is the answer; if its tool failed, there is none. The answer was written before
-any result was known, so a failure of the turn's other calls does not change it.
+calls. If it refuses the call, the policy is told so and the rollout goes on. The turn's first
+terminal call that was not refused is the answer; if its tool failed, there is no answer. The answer
+was written before any result was known, so a failure of the turn's other calls does not change it.
 
 A bad rollout is data: nothing here raises for it.
 """
@@ -115,7 +117,7 @@ class _Live:
     stop: StopReason | None = None
     why: str = ""
     unanswered: tuple[Sampled, tuple[int, ...], float] | None = None
-    """The turn whose tool calls are under way, the tokens before it, and since when."""
+    """The turn whose tool calls are under way, the tokens before it, and the start of its calls."""
     arrived: dict[str, ToolResult] = field(default_factory=dict)
     """The results of that turn so far, by call id."""
     grade: Grade | None = None
@@ -144,9 +146,9 @@ class _Live:
 
 
 Ended = Callable[[Request, Trajectory], None]
-"""Called once per rollout, as soon as it has its grade."""
+"""Called once per rollout, when it has its grade."""
 OnProgress = Callable[[int, bool], None]
-"""Is told the tokens of each turn as it comes, and with True that a rollout was played."""
+"""Called with the number of tokens of each turn, and with True when a rollout was played."""
 
 
 @seldom_collected()
@@ -162,7 +164,7 @@ async def run_rollouts(
 ) -> list[Trajectory]:
     """Return one trajectory per request, in order. Adds sampling, tools and grading to `times`.
 
-    Behind the barrier, `ended` is called for all at the end of the batch.
+    Behind the barrier, `ended` is called for all rollouts at the end of the batch.
     """
     num_turns(conditions.prompt, conditions.limits)
     start = time.monotonic()
@@ -193,7 +195,7 @@ async def run_rollouts(
     ungraded = [live for live in lives if live.grade is None]
     await asyncio.gather(*(_grade(grader, client, live, conditions.limits) for live in ungraded))
     trajectories = [close(live) for live in lives]
-    # for tools, or for the policy's server
+    # time spent waiting for tools, or for the policy's server
     waited = max((live.ended_s - live.sampling_s - live.queued_s for live in lives), default=0.0)
     sampling = max((live.ended_s for live in lives), default=0.0) - waited
     spent = {"sampling": sampling, "tools": played - sampling, "grading": time.monotonic() - start - played}
@@ -222,7 +224,7 @@ async def _play_in_time(
         passed = f"; rollout.deadline_s = {limits.deadline_s:g} s passed" if live.spent_s >= limits.deadline_s else ""
         live.end(StopReason.sampler_error, f"{failure}{passed}")
     assert live.stop is not None
-    live.dialogue.close()  # first: the end call must not hold up the other rows' next turn
+    live.dialogue.close()  # first, because the end call must not delay the other rows' next turn
     live.ended_s = time.monotonic() - start
     await client.end(live.context, live.stop)
 
@@ -285,8 +287,8 @@ def _continue(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResu
 
 
 def _append(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[int, ...] | None:
-    """Append the results. Where they do not fit into what is left of the context, the policy is
-    told so in the place of the longest, and goes on: it did not choose a reply's size."""
+    """Append the results. If they do not fit into the rest of the context, a message that says so
+    replaces the longest. The rollout goes on, because the policy did not choose a reply's size."""
     told = list(results)
     while (added := live.dialogue.append(calls, [*told])) is None:
         longest = max(range(len(told)), key=lambda n: len(told[n].output), default=None)
@@ -298,7 +300,7 @@ def _append(live: _Live, calls: Sequence[ToolCall], results: Sequence[ToolResult
 
 
 def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, left_s: float) -> None:
-    """Check limits 2 to 6. `left_s`: what the rollout's deadline left before the turn."""
+    """Check limits 2 to 6. `left_s`: the time that the rollout's deadline left before the turn."""
     reading = sampled.reading
     if sampled.seconds >= limits.turn_deadline_s:
         why = f"a turn took {sampled.seconds:.1f} s; rollout.turn_deadline_s is {limits.turn_deadline_s:g}"
@@ -316,7 +318,8 @@ def _stop_before_calls(live: _Live, sampled: Sampled, limits: config.Rollout, le
 
 
 def _one_too_many(live: _Live, calls: Sequence[ToolCall], allowed: int) -> str:
-    """Say what is wrong with the first unreadable call beyond those allowed; empty if none is."""
+    """Say what is wrong with the first unreadable call beyond the allowed ones; empty if there is
+    none."""
     before = sum(bool(call.problem) for turn in live.turns for call in turn.calls)
     problems = [call.problem for call in calls if call.problem]
     return problems[allowed - before] if before + len(problems) > allowed else ""
@@ -324,7 +327,7 @@ def _one_too_many(live: _Live, calls: Sequence[ToolCall], allowed: int) -> str:
 
 def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...], live: _Live) -> Turn:
     """Make the record of a turn. A context that does not continue our sequence exactly is a fork:
-    it replaces the prompt tokens that we would have given."""
+    its tokens replace the prompt tokens that we would have given."""
     reading, before = sampled.reading, live.turns
     calls = () if live.stop is StopReason.parse_error else reading.calls
     forked = False
@@ -348,8 +351,8 @@ def _turn(sampled: Sampled, results: Sequence[ToolResult], added: tuple[int, ...
 
 
 def _keep_unanswered(live: _Live, client: ToolClient) -> None:
-    """Record the turn whose tools a deadline cut off: the log and the alarm must see which calls
-    hung. An answer that a terminal tool accepted stands, whatever hung beside it."""
+    """Record the turn whose tools were cut off by a deadline: the log and the alarm must see which
+    calls hung. An answer that a terminal tool accepted stays, whatever other calls hung."""
     if live.unanswered is None:
         return
     sampled, added, since = live.unanswered
@@ -370,8 +373,8 @@ async def _call_tools(
 ) -> tuple[ToolResult, ...]:
     """Return results in the order of calls; raises TimeoutError after `deadline_s`.
 
-    Two kinds of calls are answered here and not sent: those that cannot be read and, if the
-    prompt's settings say so, those that were made before.
+    Two kinds of calls are answered here and not sent: calls that cannot be read and, if the
+    prompt's settings say so, calls that were made before.
     """
     seen: set[tuple[str, str]] = set()
     if prompt.block_repeated_calls:
@@ -410,7 +413,8 @@ async def _grade(grader: Grader, client: ToolClient, live: _Live, limits: config
 
 
 async def _within(deadline_s: float, rollouts: Sequence[object]) -> None:
-    """Run all until the deadline, then cancel the rest. What one of them raises stops the batch."""
+    """Run all rollouts until the deadline, then cancel the rest. An exception in one of them stops
+    the batch."""
     tasks = [asyncio.ensure_future(rollout) for rollout in rollouts]  # type: ignore[arg-type]
     if not tasks:
         return

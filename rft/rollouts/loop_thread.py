@@ -1,15 +1,15 @@
-"""An event loop in a thread of its own, while the thread that asked does the computing.
+"""An event loop in a thread of its own, while the calling thread does the computing.
 
-Decoding keeps a processor busy for seconds, and tools, graders and deadlines need an event loop
-that answers meanwhile. So they are in two threads. Which of them is new matters: PyTorch divides an
-operation among helper threads, and each thread that asks for it gets helpers of its own, which
-compete with the others'. A small model that was decoded in the new thread, on two cores, took 1.4
-times as long. The thread that learns has helpers already. So it samples as well, and the loop is
-the new one.
+Decoding keeps a processor busy for seconds, and meanwhile tools, graders and deadlines need an
+event loop that answers. So there are two threads. It matters which of them is new. PyTorch divides
+an operation among helper threads. Each thread that computes gets its own helpers, which compete
+with those of other threads. Decoding a small model in the new thread, on two cores, took 1.4 times
+as long. The thread that learns already has helpers. So this thread samples as well, and the event
+loop gets the new thread.
 
     with LoopThread() as loop_thread:
-        loop_thread.run(work())     the loop runs `work`; this thread calls what `work` asks for
-    await computed(function)        in `work`, or in a task of it: ask for a function's result
+        loop_thread.run(work())     the loop runs `work`; this thread runs what `work` asks for
+    await computed(function)        in `work`, or in a task of it: has this thread run a function
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def is_in_loop_thread() -> bool:
 
 
 async def computed(function: Callable[[], T]) -> T:
-    """Run a function in the thread that computes. Call it only where `is_in_loop_thread`."""
+    """Run a function in the thread that computes. Call it only where `is_in_loop_thread` is
+    true."""
     loop_thread = _loop_thread.get()
     assert loop_thread is not None, "no thread computes for this loop"
     return await asyncio.wrap_future(loop_thread.compute(function))
@@ -44,7 +45,7 @@ class LoopThread:
     one context."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # of the coroutine that runs
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # jobs of the running coroutine
         self._context = copy_context()
         self._context.run(_loop_thread.set, self)
         self._begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -60,7 +61,7 @@ class LoopThread:
         self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what the coroutine returns. Interrupted, cancel it, and let it clean up."""
+        """Return what the coroutine returns. When interrupted, cancel it, and let it clean up."""
         self._jobs = jobs = SimpleQueue()
         done: Future[T] = Future()
         tasks: list[asyncio.Task[None]] = []
@@ -82,7 +83,7 @@ class LoopThread:
                 job()
         except BaseException:
             self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
-            wait([done])  # the jobs that are left are nobody's any more
+            wait([done])  # nobody waits for the jobs that are left
             raise
         return done.result()
 

@@ -1,10 +1,10 @@
-"""How far a batch of rollouts is, for those who wait: a step of a large model samples for minutes.
+"""Show the progress of a batch of rollouts: a step of a large model samples for minutes.
 
     [train] 12/80 steps, reward 0.41; sampling: 34 of 64 rollouts, 210 turns, 820 tokens/s
 
 Behind the barrier (deterministic mode) all rollouts of a batch end at about the same time, so turns
 are counted too. Tokens count when their turn has ended. Rollouts that are played again, because
-there was no score, are counted apart.
+they had no score, are counted separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from rft.formatting import counted
 
 
 class Pace:
-    """Hears of each turn, and of each rollout that was played, of so many."""
+    """Is told of each turn and of each played rollout. `of`: the number of rollouts in the
+    batch."""
 
     def __init__(self, stage: str, of: int):
         self._stage, self._of, self._played, self._again = stage, of, 0, 0
@@ -28,7 +29,7 @@ class Pace:
         self._tell(tokens, played)
 
     def again(self, tokens: int, played: bool) -> None:
-        """Hear of a rollout that is played once more."""
+        """Count turns, or the end, of a rollout that is played once more."""
         self._again += played
         self._tell(tokens, played)
 

@@ -5,11 +5,12 @@
         table.begin(example)                        -> Exchange, graded
         table.send("what is the code of angina?")   -> Exchange
 
-Each exchange is a rollout as in a stage: same loop, same limits, same tools. The loop knows one
-opening, so each exchange opens with all messages so far. The chat template renders the earlier
-turns again, without reasoning: fine for a talk, but unlike a rollout, whose tokens are only ever
-appended to. An exchange without an answer is shown, and is not part of what follows. Nothing is
-recorded. Only an example's first answer is graded: there is no grader for what a person asks.
+Each exchange is a rollout as in a stage: same loop, same limits, same tools. The loop knows only
+one opening, so each exchange opens with all messages so far. The chat template renders the earlier
+turns again, without reasoning. That is good enough for a conversation, but a rollout of a stage
+only appends tokens. An exchange without an answer is shown, but the conversation goes on without
+it. Nothing is recorded. Only an example's first answer is graded, because no grader knows what a
+person asks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rft.types import INFRASTRUCTURE, Example, Message, StopReason, Trajectory, 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a person said and what came back. `is_kept`: it is part of what follows."""
+    """A person's message and its reply. `is_kept`: the conversation goes on with it."""
 
     trajectory: Trajectory
     is_graded: bool
@@ -36,7 +37,7 @@ class Exchange:
 
 
 class Table:
-    """Holds the conversation. `messages`: all that was said so far."""
+    """Holds the conversation. `messages`: all messages so far."""
 
     def __init__(
         self, runner: RolloutRunner, policy: Policy, prompt: PromptSettings, temperature: float, seed: int
@@ -80,7 +81,7 @@ class Table:
         trajectory = self._runner.converse(self._policy, Request(example, 0), conditions, graded)
         if trajectory.stop_reason in INFRASTRUCTURE:
             what = f"{trajectory.stop_reason}: {trajectory.grade.explanation}"
-            raise InfrastructureError(f"{what} Nothing of it is part of the conversation.")
+            raise InfrastructureError(f"{what} It is not part of the conversation.")
         is_kept = trajectory.stop_reason == StopReason.completed
         if is_kept:
             self.messages += _told(trajectory.turns, self._asked)
@@ -88,7 +89,8 @@ class Table:
 
 
 def _told(turns: Iterable[Turn], number: int) -> Iterable[Message]:
-    """Yield turns as messages of a later opening, with new call ids: each rollout counts from 0."""
+    """Yield turns as messages of a later opening. They get new call ids, because each rollout
+    counts from 0."""
     for turn in turns:
         names = {call.call_id: f"said_{number}_{call.call_id}" for call in turn.calls}
         message: Message = {"role": "assistant", "content": turn.answer}
@@ -107,8 +109,8 @@ def _told(turns: Iterable[Turn], number: int) -> Iterable[Message]:
 
 
 def example_named(name: str, validation: Iterable[Example], others: Mapping[str, Iterable[Example]]) -> Example:
-    """Find a validation example by its id. Raises UserError for one of another split, above all of
-    test, which only the challenger stage may open."""
+    """Find a validation example by its id. Raises UserError for other splits, above all for test,
+    which only the challenger stage may open."""
     known = {example.id: example for example in validation}
     if name in known:
         return known[name]

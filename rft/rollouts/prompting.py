@@ -1,5 +1,7 @@
-"""The prompt that a rollout has, and how many turns it leaves: a prompt may only lower
-`rollout.max_turns`."""
+"""The prompt of a rollout, and the number of turns that it allows.
+
+A prompt may only lower `rollout.max_turns`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from rft.reports import Champion, PromptSettings
 
 
 def champion_prompt(recipe: Recipe) -> PromptSettings:
-    """Find the prompt that is served now; before any promotion it is the recipe's seed."""
+    """Find the prompt that is served now; before any promotion it is the recipe's seed prompt."""
     return stage_files.champion().prompt or recipe.prompts.seed
 
 
 def num_turns(prompt: PromptSettings, limits: config.Rollout, where: str = "") -> int:
-    """Count the turns that a rollout may have. Raises ConfigError for a prompt (in file `where`)
+    """Return how many turns a rollout may have. Raises ConfigError for a prompt (in file `where`)
     that asks for more than the limit."""
     if prompt.max_turns is not None and prompt.max_turns > limits.max_turns:
         asked = f"{where or 'the prompt'}: max_turns of {prompt.name!r} is {prompt.max_turns}"

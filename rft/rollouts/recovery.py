@@ -1,22 +1,23 @@
-"""When rollouts have no score: pause, redo, refill. When the stage is killed: go on. What is
-trained on never depends on an outage.
+"""Pause, redo or refill rollouts without a score, and go on after a kill.
+
+What is trained on never depends on an outage.
 
     a batch -> unscored share above rollout.max_unscored_share?
-        yes: the circuit breaker opens, unless the grader is up and cannot judge what the policy
-             wrote: that ends the stage at once. The whole batch is set aside. After growing pauses
-             a few of its requests are tried; once those have scores, the whole batch is rolled out
-             again, from the same random streams
-        no:  each unscored rollout is rolled out again, from a stream of its own, while
-             `rollout.refill` lasts
+        yes: if the grader is up but cannot judge what the policy wrote, the stage ends at once.
+             Otherwise the circuit breaker opens, and the whole batch is set aside. After growing
+             pauses a few of its requests are tried. Once these have scores, the whole batch is
+             rolled out again, from the same random streams
+        no:  each unscored rollout is rolled out again, from a stream of its own, as long as
+             `rollout.refill` allows
 
-A batch that was redone equals the batch of a run without the outage, bit for bit (deterministic
-mode). An outage longer than `rollout.pause_s` ends the stage as an infrastructure failure; finished
-work is kept for the next start. Every rollout that was set aside or replaced is passed on with its
-reason, so that sampled = trained + left out.
+In deterministic mode a repeated batch equals the batch of a run without the outage, bit for bit. An
+outage longer than `rollout.pause_s` ends the stage as an infrastructure failure; finished work is
+kept for the next start. Every rollout that was set aside or replaced is passed on with its reason,
+so that sampled = trained + left out.
 
-A stage that is started again passes in what was finished of the batch (`resumed`). The same
-decisions are made again, but only rollouts that are missing are played. The waiting for servers
-that failed is not repeated: the batch goes on with its last repetition, and with fresh canaries.
+A stage that is started again passes in the finished rollouts of the batch (`resumed`). The same
+decisions are made again, but only the missing rollouts are played. The waiting for failed servers
+is not repeated: the batch goes on with its last repetition, and with fresh canaries.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rft.rollouts.loop import Request
 from rft.types import Trajectory
 from rft.wire.client import UNREACHED
 
-FIRST_PAUSE_S = 1.0  # doubled from try to try
+FIRST_PAUSE_S = 1.0  # doubled after each try
 LONGEST_PAUSE_S = 60.0
 CANARIES = 8
 
@@ -41,12 +42,12 @@ CANARY, AGAIN = "canary", "again"
 TRIED, ASIDE = "tried while paused", "set aside by a pause"
 
 Play = Callable[[Sequence[Request], str], Awaitable[list[Trajectory]]]
-"""Rolls requests out. The word goes into the trace ids, so that a tool server can tell a repetition
-from the first try."""
+"""Rolls out requests. The word becomes part of the trace ids, so that a tool server can tell a
+repetition from the first try."""
 
 
 Blame = Callable[[Sequence[tuple[Request, Trajectory]]], Awaitable[str]]
-"""Says why waiting is of no use; empty if it may be (rft/rollouts/blame.py)."""
+"""Says why waiting does not help; empty if it may help (rft/rollouts/blame.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A rollout that was finished before the stage was started again; `word` as in Play."""
+    """A rollout that was finished before the stage was started again. `word`: see Play."""
 
     word: str
     request: Request
@@ -68,7 +69,7 @@ class Resumed:
 
 @dataclass(slots=True)
 class Played:
-    """`trajectories`: one per request, in order. `superseded`: all others that were sampled."""
+    """`trajectories`: one per request, in order. `superseded`: all other sampled rollouts."""
 
     trajectories: list[Trajectory]
     superseded: list[Superseded] = field(default_factory=list)
@@ -82,14 +83,15 @@ async def play(
     resumed: Iterable[Resumed] = (),
     blame: Blame | None = None,
 ) -> Played:
-    """Play a batch. Raises TooManyUnscored when an outage outlasts rollout.pause_s, UserError when
-    it is none (`blame`), InfrastructureError when the policy's tokens fork too often."""
+    """Play a batch. Raises TooManyUnscored when an outage lasts longer than rollout.pause_s,
+    UserError when it is not an outage (`blame`), InfrastructureError when the policy's tokens fork
+    too often."""
     missing = _Missing(play_once, resumed)
     word, number = missing.begun()
     goes_on = bool(missing.known)
     played = Played(await missing(requests, word))
     if goes_on and _forks_too_often(played.trajectories, limits):
-        number += 1  # what ended the stage then may be fixed now
+        number += 1  # the forks that ended the stage may be fixed now
         await _redo(missing, requests, number, "forked too often", played)
     if share_unscored(played.trajectories) > limits.max_unscored_share:
         await _wait_out(missing, requests, limits, report_line, played, number, blame)
@@ -101,7 +103,8 @@ async def play(
 
 
 class _Missing:
-    """Plays only what was not finished before. `known`: finished, and not asked for yet."""
+    """Plays only rollouts that were not finished before. `known`: finished, and not yet asked
+    for."""
 
     def __init__(self, play_once: Play, resumed: Iterable[Resumed]):
         self._play_once = play_once
@@ -114,7 +117,7 @@ class _Missing:
         return [next(fresh) if one is None else one.trajectory for one in found]
 
     def begun(self) -> tuple[str, int]:
-        """Find the last repetition of the batch that was begun, and the highest number in use."""
+        """Find the word of the batch's last repetition, and the highest number in use."""
         words = {word for *_, word in self.known if word}
         last = max((word for word in words if word.startswith(AGAIN)), key=_number, default="")
         return last, max(map(_number, words), default=0)
@@ -147,7 +150,7 @@ async def _wait_out(
     number: int,
     blame: Blame | None,
 ) -> None:
-    """Wait until a whole batch has scores again. `number`: of the last try."""
+    """Wait until a whole batch has scores again. `number`: the number of the last try."""
     if blame and (why := await blame(list(zip(requests, played.trajectories, strict=True)))):
         raise UserError(f"{_trouble(played.trajectories, limits)} {why}")
     deadline, pause = time.monotonic() + limits.pause_s, FIRST_PAUSE_S
@@ -207,7 +210,7 @@ def _forks_too_often(trajectories: Sequence[Trajectory], limits: config.Rollout)
     if forks <= limits.max_fork_share * max(1, turns):
         return ""
     return (
-        f"{forks} of {turns} turns were sampled from other tokens than those that came before "
+        f"{forks} of {turns} turns do not continue the tokens that came before them "
         f"(rollout.max_fork_share is {limits.max_fork_share:g}): the policy's server renders messages again. "
         "Use a server that takes token ids, or fix its chat template."
     )

@@ -1,13 +1,12 @@
-"""Grades stored trajectories again: what would another grader say? Nothing is sampled and no tool
-is called.
+"""Grade stored trajectories again, to see what another grader says.
 
     row of the log -> turns, as the policy wrote them -> the new grader -> old and new score
 
-A row holds the dialogue and the example's whole row: all that an endpoint grader sees, except
-latencies. So an unchanged grader that reads no latency, and keeps nothing by trace id, gives the
-same scores. A rollout that ended in an infrastructure failure says nothing about the policy: it is
-not sent, and stays unscored. So does one whose new grade failed. Both are counted apart, and no
-mean contains them.
+Nothing is sampled and no tool is called. A row holds the dialogue and the example's whole row. That
+is all that an endpoint grader sees, except latencies. So an unchanged grader gives the same scores,
+if it reads no latency and stores nothing under trace ids. A rollout that ended in an infrastructure
+failure says nothing about the policy: it is not sent, and stays unscored. A rollout whose new grade
+failed is unscored, too. Both are counted separately, and no mean contains them.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ class Regraded:
 
     @property
     def change(self) -> float | None:
-        """New score minus old; None unless both graders gave one."""
+        """The new score minus the old one; None unless both graders gave a score."""
         return None if self.row.score is None or self.grade.score is None else self.grade.score - self.row.score
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Old against new. Means are over the rollouts that both graders scored."""
+    """Compares old and new grades. Means are over the rollouts that both graders scored."""
 
     both: int
     old_mean: float | None
@@ -70,7 +69,7 @@ class Comparison:
     changed: int
     up: int
     down: int
-    only_old: int  # had a score, the new grader gave none
+    only_old: int  # only the old grader gave a score
     only_new: int
     neither: int
 
@@ -104,12 +103,12 @@ def regrade(
     report: Callable[[int], None],
     spent: Callable[[Spent], None] = lambda usage: None,
 ) -> list[Regraded]:
-    """Grade again, in order of `log`. Starts the recipe's server only for a grader that lives
-    there. Calls `report(done)` after each, and `spent` at the end."""
+    """Grade again, in order of `log`. Starts the recipe's server only for a grader that runs there.
+    Calls `report(done)` after each rollout, and `spent` at the end."""
     with _endpoint(grader, params) as endpoint:
         try:
             return asyncio.run(_regrade(log, grader_of(grader, endpoint, params.tools), params.rollout, report, spent))
-        except ExceptionGroup as group:  # what stops a replay, such as a refused key, is raised bare
+        except ExceptionGroup as group:  # raise the bare error that stops a replay, such as a refused key
             raise group.exceptions[0] from None
 
 
@@ -133,7 +132,7 @@ async def _regrade(
     report: Callable[[int], None],
     spent: Callable[[Spent], None],
 ) -> list[Regraded]:
-    done, traces = 0, Traces()  # new trace ids: what a grader keeps by the old ones was kept for another grade
+    done, traces = 0, Traces()  # new ids, because a grader may have stored something under the old ones
     slots = asyncio.Semaphore(limits.batch)  # as many as the stages send at once
 
     async def grade_one(row: LogRow) -> Regraded:
@@ -175,7 +174,7 @@ def example_of(row: LogRow) -> Example:
 
 
 def turns(row: LogRow) -> list[Turn]:
-    """Restore the turns as a grader sees them: without tokens."""
+    """Restore the turns as a grader sees them, without tokens."""
     return [
         Turn(
             text=spoken.message.get("content") or "",
@@ -193,7 +192,7 @@ def turns(row: LogRow) -> list[Turn]:
 
 
 def cost(grader: recipe.Grader, model: str, tokens: TokenUsage) -> float | None:
-    """Return what the judge's tokens cost at the prices of grader.json; None without any."""
+    """Return the cost of the judge's tokens at the prices of grader.json; None without prices."""
     parts = grader.graders.values() if isinstance(grader, graders.Multi) else [grader]
     prices = [part.prices for part in parts if isinstance(part, graders.ModelGrader) and part.model == model]
     known = next((found for found in prices if found is not None), None)
@@ -202,7 +201,7 @@ def cost(grader: recipe.Grader, model: str, tokens: TokenUsage) -> float | None:
 
 # -- old beside new --------------------------------------------------------------------------------
 def compare(regraded: Iterable[Regraded]) -> Comparison:
-    """Compare both grades of all rollouts."""
+    """Compare the old and new grades of all rollouts."""
     pairs = list(regraded)
     both = [one for one in pairs if one.change is not None]
     changes = [change for one in both if (change := one.change) is not None]
@@ -222,12 +221,12 @@ def compare(regraded: Iterable[Regraded]) -> Comparison:
 
 
 def disagreements(regraded: Iterable[Regraded]) -> list[Regraded]:
-    """List what changed, the largest change first; equal ones in the log's order."""
+    """List the changed rollouts, the largest change first; equal changes in the log's order."""
     return sorted((one for one in regraded if one.change), key=lambda one: -abs(one.change or 0.0))
 
 
 def record(one: Regraded) -> dict[str, Any]:
-    """Make a line of `--out`: where the rollout is found, and both grades."""
+    """Make a line of `--out`: the rollout's place in the log, and both grades."""
     row, grade = one.row, one.grade
     names = ("stage", "arm", "step", "example_id", "sample", "attempt", "rollout_id", "stop_reason")
     return {name: getattr(row, name) for name in names} | {

@@ -1,23 +1,23 @@
-"""Plays rollouts for a stage: opens the tool server, the client and the grader, and plays batches.
+"""Play a stage's rollouts: open the tool server, the client and the grader, and play batches.
 
     with rollout_runner(params, recipe) as runner:
         policy = policies.load_policy(runner, "champion", device).policy
         rows = runner.measure(policy, examples, plan, store, ...)   batch after batch, resumable
         played = runner.run(policy, requests, conditions, stage, Waiting(...))   one batch
 
-The server is the recipe's own, started here on a free port and stopped at the end, or the external
-one of `tools.server_url`.
+The server is the recipe's own, or the external one of `tools.server_url`. The recipe's own is
+started here on a free port and stopped at the end.
 
-Finished work waits in a store under `.rft/` (rft/rollouts/store.py), and a stage that is started
-again rolls out only what is missing there. A rollout is finished when it has its grade. With a
-policy that waits (a server, a GPU) each rollout finishes on its own and is held in the store at
-once. Those that finish during one write share the next, and no other rollout waits for either. Its
-row is made then, once; the end of its batch only adds what became of it. Behind the barrier
-(Policy.blocks) the batch is held whole. So a kill there costs whole batches: decoded together
-again, they have the bytes of an uninterrupted run.
+Finished work waits in a store under `.rft/` (rft/rollouts/store.py). A stage that is started again
+rolls out only what is missing there. A rollout is finished when it has its grade. With a policy
+that waits (a server, a GPU) each rollout finishes on its own, and the store holds it at once.
+Rollouts that finish during one write share the next write, and no other rollout waits for it. A
+row is made once, when its rollout finishes; the end of the batch only adds whether it was trained
+on, and why not. Behind the barrier (Policy.blocks) the whole batch is held at once. So a kill there
+costs whole batches; decoded together again, they have the bytes of an uninterrupted run.
 
-Tools and graders are waited for in an event loop in a thread of its own
-(rft/rollouts/loop_thread.py), while this one decodes.
+The waiting for tools and graders is in an event loop in a thread of its own
+(rft/rollouts/loop_thread.py), while the calling thread decodes.
 """
 
 from __future__ import annotations
@@ -59,18 +59,19 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Times:
-    """Wall seconds, kept apart from reports. Per name: seconds per rollout. Per phase: a total."""
+    """Wall times in seconds, which are not in reports. By name: the seconds of each rollout. By
+    phase: a total."""
 
     rollout_s: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, rows: Sequence[LogRow], seconds: Sequence[float]) -> None:
-        """Add scored rollouts only: how long an outage delayed one says nothing of the policy."""
+        """Add only scored rollouts: the length of an outage says nothing about the policy."""
         known = self.rollout_s.setdefault(name, [])
         known += [wall_s for row, wall_s in zip(rows, seconds, strict=True) if row.reward is not None]
 
     def write(self, path: Path, traces: Traces | None = None, **more: Any) -> None:
-        """Write the file. `traces`: how the wire knew these rollouts."""
+        """Write the file. `traces`: the names of these rollouts on the wire."""
         spans = {
             name: {
                 "p50": round(stats.percentile(seconds, 0.5), 4),
@@ -87,7 +88,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One measurement: the stage and arm, the prompt, how often per example, and the seed."""
+    """One measurement: the stage and arm, the prompt, the rollouts per example, and the seed."""
 
     stage: str
     arm: str
@@ -98,9 +99,10 @@ class Plan:
     split: str = "validation"
     step: int = 0
     left_out: str = ""
-    """In a stage that trains: why these rollouts are not trained on."""
+    """The reason why these rollouts are not trained on, in a stage that trains."""
     shown: bool = False
-    """For people to read. Under a name of its own, so that no time of it counts as measured."""
+    """Whether these rollouts are only for people to read. They get another name, so that their
+    times do not count as measured."""
 
     @property
     def name(self) -> str:
@@ -113,8 +115,8 @@ class Plan:
 class Waiting:
     """Where finished rollouts wait for the end of their batch: `store.add_all(..., batch)`.
 
-    Several calls of `RolloutRunner.run` may share a batch, as those of an optimizer step do, if no
-    two of their requests are equal.
+    Several calls of `RolloutRunner.run` may share a batch, as in an optimizer step, if no two of
+    their requests are equal.
     """
 
     store: RolloutStore
@@ -122,7 +124,8 @@ class Waiting:
     arm: str
 
     def resumed(self, requests: Sequence[Request]) -> list[Resumed]:
-        """Find what was finished of these requests before the stage was started again."""
+        """Find the rollouts of these requests that were finished before the stage was started
+        again."""
         asked = {(request.example.id, request.sample): request for request in requests}
         found: list[Resumed] = []
         for row, wall_s, _, turns_json in self.store.held(self.batch):
@@ -133,7 +136,7 @@ class Waiting:
 
 
 class _Holder:
-    """Writes finished rollouts to the store in a thread, as many at a time as there are."""
+    """Writes finished rollouts to the store in a thread, all that are waiting at a time."""
 
     def __init__(self, waiting: Waiting, conditions: Conditions, stage: str, word: str):
         self._waiting, self._conditions, self._stage, self._word = waiting, conditions, stage, word
@@ -141,7 +144,7 @@ class _Holder:
         self._writing: asyncio.Task[None] | None = None
 
     def add(self, request: Request, trajectory: Trajectory) -> None:
-        """Take a finished rollout. Raises what the last write has raised."""
+        """Take a finished rollout. Raises what the last write raised."""
         self._ended.append((request, trajectory))
         if self._writing is None or self._writing.done():
             if self._writing is not None:
@@ -195,16 +198,17 @@ class RolloutRunner:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Schemas of all tools, wherever they live."""
+        """The schemas of all tools, wherever the tools live."""
         return self._client.schemas
 
     def check_rows(self, examples: Sequence[Example]) -> None:
-        """Raise ConfigError, before anything is sampled, for a row with its own tools that nobody
-        serves or whose schemas are invalid."""
+        """Check rows before anything is sampled. Raises ConfigError for a row's own tool that no
+        server offers or whose schema is invalid."""
         self._client.check_rows(examples)
 
     def check_openings(self, policy: Policy, examples: Sequence[Example], prompt: PromptSettings) -> None:
-        """Raise UserError, before anything is sampled, for an opening too long for the context."""
+        """Check openings before anything is sampled. Raises UserError for one too long for the
+        context."""
         limits = self.params.rollout
         openings = [opening_of(example, prompt, limits) for example in examples]
         self.wait(policy.check_openings(openings, limits.max_tokens))
@@ -221,8 +225,8 @@ class RolloutRunner:
         waiting: Waiting | None = None,
         pace: Pace | None = None,
     ) -> Played:
-        """Play one batch, through outages and kills (rft/rollouts/recovery.py). The store holds
-        what it returns until the batch is added; without a store, a kill loses it. `pace`: of
+        """Play one batch, through outages and kills (rft/rollouts/recovery.py). The store holds the
+        result until the batch is added; without a store, a kill loses it. `pace`: the progress of
         several batches; None: of this one."""
         pace = pace or Pace(stage, len(requests))
 
@@ -254,8 +258,8 @@ class RolloutRunner:
         )
 
     def converse(self, policy: Policy, request: Request, conditions: Conditions, graded: bool) -> Trajectory:
-        """Play one rollout for a person who waits: no outage is waited out, and nothing is kept.
-        Unless `graded`, its grade means nothing."""
+        """Play one rollout for a person who waits: an outage causes no pause, and nothing is kept.
+        Unless `graded`, the grade means nothing."""
         grader = self._grader if graded else Ungraded(self._grader.scale)
         [trajectory] = self.wait(run_rollouts(policy, self._client, grader, [request], conditions, self.times.phases))
         return trajectory
@@ -263,7 +267,7 @@ class RolloutRunner:
     def measure(
         self, policy: Policy, examples: Sequence[Example], plan: Plan, store: RolloutStore, report: Any, done: int = 0
     ) -> list[LogRow]:
-        """Play `k` rollouts of each example, and return their rows and keep their times."""
+        """Play `k` rollouts of each example, return their rows and keep their times."""
         rows, seconds = self.played(policy, examples, plan, store, report, done)
         self.times.add(plan.name, rows, seconds)
         return rows
@@ -274,7 +278,7 @@ class RolloutRunner:
         """Play `k` rollouts of each example and return their rows and seconds, in order of example
         and sample. Calls `report(done, message)` after each batch.
 
-        Superseded rollouts (rft/rollouts/recovery.py) are in the store, and not returned.
+        Superseded rollouts (rft/rollouts/recovery.py) are in the store, but are not returned.
         """
         self.check_rows(examples)
         self.check_openings(policy, examples, plan.prompt)
@@ -290,7 +294,7 @@ class RolloutRunner:
             batch = requests[start : start + size]
             saved = f"{name}/{batch[0].example.id}/{start}/{len(batch)}"
             if saved not in store:
-                if plan.stage != "train":  # which stops after a whole step (rft/trainer/loop.py)
+                if plan.stage != "train":  # training stops after a whole step (rft/trainer/loop.py)
                     stopping.check("before its next batch of rollouts")
                 played = self.run(policy, batch, conditions, plan.stage, Waiting(store, saved, plan.arm))
                 _add(store, played, plan.left_out, saved)
@@ -305,7 +309,7 @@ class RolloutRunner:
 
 
 def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
-    """Add the batch's rollouts, whose rows are held, then those that they replaced."""
+    """Add the batch's rollouts, whose rows are held, and then those that were replaced."""
     rows = {kept.row.rollout_id: kept.row for kept in store.held(name)}
     ended = [(one, left_out) for one in played.trajectories] + [(one.trajectory, one.why) for one in played.superseded]
     store.add_all(
@@ -315,10 +319,11 @@ def _add(store: RolloutStore, played: Played, left_out: str, name: str) -> None:
 
 @contextmanager
 def rollout_runner(params: config.Params, recipe: Recipe, work: Path | None = None) -> Iterator[RolloutRunner]:
-    """Open a runner. `work`: the stage's unfinished work, with the nonce of its trace ids.
+    """Open a runner. `work`: the folder of the stage's unfinished work, with the nonce of its trace
+    ids.
 
-    Raises ConfigError for a budget that these tools or this run's mode cannot keep, for a prompt
-    that asks for too many turns, and for answers that this recipe cannot choose.
+    Raises ConfigError for a budget that does not fit these tools or this run's mode. Raises it also
+    for a prompt with too many turns, and if the recipe cannot choose the answer to serve.
     """
     determinism.check_rollouts(params)
     serving.check(params, recipe)
@@ -336,7 +341,7 @@ def rollout_runner(params: config.Params, recipe: Recipe, work: Path | None = No
 
         client, grader = opened(client), opened(unopened)
         served = [*(tool["function"]["name"] for tool in client.schemas), *(one.name for one in params.tools.endpoints)]
-        budget.check(params.rollout.budget, served)  # an endpoint's schema may stand in the rows alone
+        budget.check(params.rollout.budget, served)  # an endpoint's schema may be in the rows only
         yield RolloutRunner(params, recipe, loop_thread, client, grader, trace.begin(work) if work else Traces())
 
 

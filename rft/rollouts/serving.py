@@ -1,24 +1,25 @@
-"""An answer as it is served: of several rollouts, one is chosen, before anybody knows a grade.
+"""Choose the rollout that is served out of several, before anybody knows a grade.
 
-Sampling more often and serving the best of it is cheaper than training, and it is what many agents
-do in production. What is served so must be judged so: a policy that is right in 40 % of its
-rollouts may be right in 60 % of its majorities, or in 20 %, and each answer costs all its rollouts.
+Many agents in production sample several times and serve the best answer, which is cheaper than
+training. Such an agent must be judged by the answers that it serves. A policy that is right in 40 %
+of its rollouts may be right in 60 % of its majorities, or in 20 %. And each answer costs all its
+rollouts.
 
-    majority     of the final answers, the most frequent; of the equally frequent, the one that was
-                 sampled first. Texts are compared without the whitespace around them, JSON in its
-                 canonical form (rft/files.py). What is empty or no JSON has no vote
-    best_of_n    the rollout to which the recipe's `verify(messages, sample)` gives the highest
-                 number, the first of equals
+    majority     serves the most frequent final answer, and the first sampled of equally frequent
+                 ones. Texts are compared without the whitespace around them, JSON in its canonical
+                 form (rft/files.py). An answer that is empty, or not JSON, has no vote
+    best_of_n    serves the rollout to which the recipe's `verify(messages, sample)` gives the
+                 highest number, the first of equals
 
-The choice is made from what a server has: the dialogue and the final answer. `verify` gets copies
-of the opening's messages and of the graded view (rft/wire/contract.py), and neither item, target
-nor grade. Where nobody votes, the first rollout stands. An answer one of whose rollouts was lost to
-an infrastructure failure is not what would be served, so it is unscored: an outage must not turn
-one arm's majority of five into a majority of two.
+The choice uses only what a server has: the dialogue and the final answer. `verify` gets copies of
+the opening's messages and of the graded view (rft/wire/contract.py), but no item, target or grade.
+If no answer has a vote, the first rollout is served. If one of an answer's rollouts was lost to an
+infrastructure failure, the answer is unscored, because production would serve another one. An
+outage must not turn one arm's majority of five into a majority of two.
 
 An answer's outcome (reward, score, hack, stop reason) is that of the chosen rollout. Its costs
 (turns, calls, tokens) are the sums over all its rollouts, because all are paid for. Its seconds are
-those of the slowest, because they run side by side.
+those of the slowest rollout, because they run side by side.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rft.types import INFRASTRUCTURE, Message, StopReason
 from rft.wire import contract
 
 _SPOKEN = ("role", "content", "name", "tool_calls", "tool_call_id")
-"""What a message of a row may hold that a policy reads. A row may have other keys of its own."""
+"""The keys of a row's message that a policy reads. A row may have other keys of its own."""
 
 
 NOT_SERVED = "not served: the answer is another rollout's"
@@ -52,7 +53,7 @@ LOST = "not served: another rollout of this answer was lost"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One row per answer, with its seconds. `not_served`: why, by rollout id."""
+    """One row per answer, with its seconds. `not_served`: the reason, by rollout id."""
 
     rows: list[LogRow]
     seconds: list[float]
@@ -60,8 +61,8 @@ class Answers:
 
 
 def check(params: config.Params, recipe: Recipe) -> None:
-    """Raise ConfigError where the best of several rollouts is to be served, and the recipe cannot
-    say which that is."""
+    """Raises ConfigError if the best of several rollouts shall be served and the recipe has no
+    `verify` to choose it."""
     if problems := [f"{what}. {remedy}" for what, remedy in without_verify(params, recipe)]:
         raise ConfigError("\n".join(problems))
 
@@ -70,9 +71,9 @@ def without_verify(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     """Yield (what, remedy) for each agent that serves the best of several rollouts without a
     `verify` to choose it."""
     missing = f"{recipe.folder}/tools.py has no verify(messages, sample), which chooses the rollout to serve"
-    write = "Write it, to return a finite number, the higher the better"
+    write = "Write it so that it returns a finite number, and a higher one for a better rollout"
     if recipe.python is not None:
-        missing = "recipe.python runs tools.py in a process of its own, where no verify(messages, sample) is asked yet"
+        missing = "recipe.python runs tools.py in a process of its own, where verify(messages, sample) cannot be called"
         write = "Leave recipe.python out"
     elif recipe.verify is not None:
         return
@@ -81,12 +82,12 @@ def without_verify(params: config.Params, recipe: Recipe) -> Iterator[tuple[str,
     if stage_files.champion().serve.method == "best_of_n":
         back = commands.rollback(params.agent_name)
         what = f"{stage_files.path(Champion)}: serve.method is best_of_n, but {missing}"
-        yield what, f"{write}, or go back to a champion that is served otherwise: {back}"
+        yield what, f"{write}, or go back to a champion with another method: {back}"
 
 
 def answers(rows: Sequence[LogRow], seconds: Sequence[float], serve: config.Serve, recipe: Recipe) -> Answers:
-    """Make answers of rollouts, in order of example and sample: each of `serve.num_rollouts` that
-    follow each other. Raises UserError for a `verify` that fails."""
+    """Make answers of rollouts, which are in order of example and sample: one answer of each
+    `serve.num_rollouts` consecutive rollouts. Raises UserError for a `verify` that fails."""
     if serve.is_single:
         return Answers([*rows], [*seconds])
     made = Answers([], [])
@@ -126,13 +127,14 @@ def _vote(sample: dict[str, Any], over: str | None) -> bytes | None:
         return None
     try:
         return files.canonical(sample["output_json"])
-    except (UserError, RecursionError):  # such as an integer that JSON does not keep
+    except (UserError, RecursionError):  # such as an integer that JSON cannot hold exactly
         return None
 
 
 # -- best of n -------------------------------------------------------------------------------------
 def _verified(verify: Callable[..., Any], row: LogRow, sample: dict[str, Any], recipe: Recipe) -> float:
-    """Ask the recipe. A failure is not a low number: it would choose, silently."""
+    """Ask the recipe. A failure must not count as a low number, which would silently decide the
+    choice."""
     where = f"{recipe.folder}/tools.py: verify, of rollout {row.rollout_id} (example {row.example_id}, {row.arm})"
     try:
         value = verify(_messages(row), copy.deepcopy(sample))
@@ -145,8 +147,8 @@ def _verified(verify: Callable[..., Any], row: LogRow, sample: dict[str, Any], r
 
 
 def _messages(row: LogRow) -> list[Message]:
-    """What the policy was told, without whatever else the row's messages hold."""
-    told = dialogue(row).opening  # read from the log's text: nobody else has these objects
+    """Return the messages that the policy was told, without other keys of the row's messages."""
+    told = dialogue(row).opening  # parsed from the log's text, so nobody else has these objects
     return [{key: message[key] for key in _SPOKEN if key in message} for message in told]
 
 
@@ -170,7 +172,7 @@ def _with_costs_of(group: Sequence[LogRow], chosen: LogRow) -> LogRow:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    """None if one of them was not counted."""
+    """Return the sum; None if one of the counts is missing."""
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 

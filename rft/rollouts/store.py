@@ -1,31 +1,31 @@
-"""The rollout log of a stage in progress: what was added stays, once, whatever kills the stage.
+"""The rollout log of a stage in progress: added rows are kept exactly once, whatever kills it.
 
     with RolloutStore(work / "rollouts") as store:
         store.hold(rows, seconds, turns, "step-3")  hold finished rollouts of an unfinished batch
-        store.held("step-3")                        return them, after a kill too
+        store.held("step-3")                        return them, also after a kill
         store.add_all(rows, seconds, "step-3")      finish the batch: nothing of it is held any more
         store.batch("step-3")                       (rows, seconds); None if it was never finished
         store.reopen(lambda row: row.step > 2)      hold again what is newer than the checkpoint
         store.keep(lambda row: row.step <= 2)       forget what is newer
         rollout_log.write(store, path)              write the stage's file, in the order of adding
 
-The folder holds one SQLite database, `rollouts.db`, with two tables of the same columns: `rollouts`
-for finished batches, and `held` for finished rollouts of unfinished batches, because what their
-rows will say (trained, left out, why) is known only at the end of the batch. Each call that changes
-something is one transaction: durable when it returns, and seen whole or not at all by readers and
-by the next start. Whoever adds a batch need not know what is held: a held rollout that is not among
-its rows is added too, left out as `not asked for again`.
+The folder holds one SQLite database, `rollouts.db`, with two tables of the same columns. `rollouts`
+is for finished batches. `held` is for finished rollouts of unfinished batches: the rest of their
+rows (trained, left out, why) is known only at the end of the batch. Each call that changes
+something is one transaction. It is durable when the call returns, and readers and the next start
+see all of it or nothing. The caller who adds a batch need not know what is held. A held rollout
+that is not among the rows is added too, left out as `not asked for again`.
 
 The database is in WAL mode with `synchronous=FULL`. A commit appends to `rollouts.db-wal` and
 fsyncs it once; a reader (`read`) and the writer never wait for each other. While a stage works, and
 after a kill, `-wal` and `-shm` belong to the database: a copy of `rollouts.db` alone is older than
-the store. A store that was closed in order is one plain file. WAL needs shared memory, so the
+the store. A store that was closed normally is one plain file. WAL needs shared memory, so the
 writer and its readers run on one machine.
 
-A kill or a power failure can tear only the last transaction of the WAL, which was never
-acknowledged. Other damage is an error, never a shorter log: each row carries a checksum, SQLite
-checks the structure when the store is opened, and a WAL that a kill left is checked here, because
-SQLite treats all that follows a damaged transaction as never written.
+A kill or a power failure can damage only the last transaction of the WAL, which was never
+acknowledged. Other damage is an error, never a shorter log. Each row has a checksum, and SQLite
+checks the structure when the store is opened. A WAL that a kill left is checked here, because
+SQLite ignores everything after a damaged transaction.
 
 Threads may share a store: one holds rollouts while another adds the batch before.
 """
@@ -57,16 +57,16 @@ from rft.rollouts.log import COLUMNS, LogRow, cells
 FILE = "rollouts.db"
 IN_PROGRESS = "in progress"
 NOT_ASKED = "not asked for again"
-CHECKPOINT_PAGES = 1000  # pages of the WAL that then move into the database
+CHECKPOINT_PAGES = 1000  # when the WAL has so many pages, they move into the database
 PATIENCE_S = 2.0  # how long `close` waits for readers
 _PAGE = 4096
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "secure_delete = OFF")
-_CHUNK = 32  # rows that are in memory at once: a log may be longer than memory
-_BUSY_S = 60.0  # a reader that opens after a kill locks the database for a moment
+_CHUNK = 32  # rows in memory at a time, because a log may be larger than memory
+_BUSY_S = 60.0  # a reader that opens the database after a kill locks it for a moment
 _LISTS = {"ids": "i", "loss_mask": "b", "logprobs": "f"}  # packed: 32, 8 and 32 bits per token
 _FLAGS = ("solved", "trained")
 _FIELDS = ("batch", "wall_s", "rest", *COLUMNS)
-_STORED = ", ".join((*_FIELDS, "crc32"))  # without types: SQLite keeps each value as it was given
+_STORED = ", ".join((*_FIELDS, "crc32"))  # without types, so that SQLite keeps each value as it is
 _TABLES = ("rollouts", "held")
 _SCHEMA = (
     f"CREATE TABLE rollouts (number INTEGER PRIMARY KEY, {_STORED})",
@@ -77,8 +77,8 @@ _REMEDY = "Put the old file back, or delete the folder: the stage then starts ov
 
 
 class StoredRollout(NamedTuple):
-    """A stored row. `turns_json`, the column `rest`: what it lacks of its rollout
-    (`rollout_log.turns_json`); "" if never held."""
+    """A stored row. `turns_json`, the column `rest`: what the row lacks of its rollout
+    (`rollout_log.turns_json`); "" if it was never held."""
 
     row: LogRow
     wall_s: float
@@ -87,11 +87,12 @@ class StoredRollout(NamedTuple):
 
 
 class OtherVersion(InfrastructureError):
-    """These rollouts were stored by a version of agent-rft that stores them differently."""
+    """A version of agent-rft with another format stored these rollouts."""
 
 
 class RolloutStore:
-    """One writing process at a time: a second store on the folder is refused."""
+    """The store in a folder. Only one process may write: a second store on the folder is
+    refused."""
 
     def __init__(self, folder: Path):
         self.folder, self.path = folder, folder / FILE
@@ -123,8 +124,8 @@ class RolloutStore:
             self._lock = -1
 
     def _left_wal(self) -> bool:
-        """Turn the database into one plain file, beside which readers make no others: deleting the
-        folder is then safe."""
+        """Turn the database into one plain file. Readers then make no files beside it, so the
+        folder can be deleted safely."""
         try:
             self._database.execute("PRAGMA busy_timeout = 0")
             self._database.execute("PRAGMA journal_mode = DELETE")
@@ -137,8 +138,8 @@ class RolloutStore:
         self.add_all([row], [wall_s], batch)
 
     def add_all(self, rows: Sequence[LogRow], seconds: Sequence[float], batch: str = "") -> None:
-        """Finish a batch; a named one once. All rows are on the disk when it returns; after a kill
-        or an OSError, none."""
+        """Finish a batch; a named one only once. All rows are on the disk when it returns. After a
+        kill or an OSError, none of them is."""
         assert len(rows) == len(seconds) > 0, "a batch has rows, and a time for each"
         with self._transaction():
             assert not batch or batch not in self, f"batch {batch!r} is there already"
@@ -150,8 +151,8 @@ class RolloutStore:
 
     # -- holding -----------------------------------------------------------------------------------
     def hold(self, rows: Sequence[LogRow], seconds: Sequence[float], turns_jsons: Sequence[str], batch: str) -> None:
-        """Hold rollouts, in progress until their batch is added. All are on the disk when it
-        returns; after a kill or an OSError, none."""
+        """Hold rollouts, as in progress, until their batch is added. All are on the disk when it
+        returns. After a kill or an OSError, none of them is."""
         assert batch, "held rollouts wait for a batch with a name"
         given = zip(rows, seconds, turns_jsons, strict=True)
         kept = [_in_progress(StoredRollout(row, wall_s, batch, turns_json)) for row, wall_s, turns_json in given]
@@ -160,18 +161,18 @@ class RolloutStore:
             self._insert("held", kept)
 
     def held(self, batch: str) -> list[StoredRollout]:
-        """Return what is held for the batch, in the order of holding."""
+        """Return the batch's held rollouts, in the order of holding."""
         return [one for _, one in self._kept("held", batch)]
 
     def unasked(self, batch: str, rows: Iterable[LogRow]) -> list[StoredRollout]:
-        """Return what is held for the batch and not among its rows: `add_all` adds that too."""
+        """Return the batch's held rollouts that are not among its rows: `add_all` adds them too."""
         there = {row.rollout_id for row in rows}
         left = [one for one in self.held(batch) if one.row.rollout_id not in there]
         return [one._replace(row=replace(one.row, left_out=NOT_ASKED)) for one in left]
 
     def settle(self, why: str) -> int:
-        """Add what is still held, left out with this reason, after the last batch. Returns how
-        many."""
+        """Add the rollouts that are still held after the last batch, left out with this reason.
+        Returns their number."""
         count = 0
         with self._alone:
             for (batch,) in self._ask("SELECT batch FROM held GROUP BY batch ORDER BY min(number)"):
@@ -181,8 +182,8 @@ class RolloutStore:
         return count
 
     def reopen(self, where: Callable[[LogRow], bool]) -> int:
-        """Hold these rows again, until each batch is added once more. Of a batch all rows go or
-        none. Returns how many."""
+        """Hold these rows again, until their batch is added once more. They must be whole batches.
+        Returns their number."""
         with self._transaction():
             going = self._going(where)
             assert all(going.values()), "rows without a batch cannot be held again"
@@ -196,7 +197,8 @@ class RolloutStore:
         return self._ask("SELECT count(*) FROM rollouts")[0][0]
 
     def __iter__(self) -> Iterator[LogRow]:
-        """Yield finished rows in the order of adding, in parts: a log may be longer than memory."""
+        """Yield finished rows in the order of adding. They are read in parts, because a log may be
+        larger than memory."""
         return (one.row for _, one in self._kept())
 
     def __contains__(self, batch: object) -> bool:
@@ -210,14 +212,14 @@ class RolloutStore:
         return [one.wall_s for _, one in self._kept() if where(one.row)]
 
     def batch(self, name: str) -> tuple[list[LogRow], list[float]] | None:
-        """Return rows and seconds of a finished batch, in its order."""
+        """Return the rows and seconds of a finished batch, in its order."""
         found = [one for _, one in self._kept("rollouts", name)]
         return ([one.row for one in found], [one.wall_s for one in found]) if found else None
 
     # -- forgetting --------------------------------------------------------------------------------
     def keep(self, where: Callable[[LogRow], bool]) -> int:
-        """Forget all rows but these, held ones too. Of a named batch all rows go or none. Returns
-        how many are gone."""
+        """Forget all other rows, held ones too. A finished named batch must go whole or not at all.
+        Returns the number of rows that are gone."""
         with self._transaction():
             going = self._going(lambda row: not where(row))
             lost = [number for number, one in self._kept("held") if not where(one.row)]
@@ -244,7 +246,7 @@ class RolloutStore:
     # -- the database ------------------------------------------------------------------------------
     def _open(self) -> sqlite3.Connection:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees it when the holder dies
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees the lock when its holder dies
         except BlockingIOError:
             who = f"{self.folder}: another process writes this stage's rollouts."
             raise InfrastructureError(f"{who} Wait until it ends, or stop it.") from None
@@ -278,7 +280,7 @@ class RolloutStore:
                 yield
                 self._database.execute("COMMIT")
             except BaseException:
-                if self._database.in_transaction:  # SQLite takes some failed ones back by itself
+                if self._database.in_transaction:  # SQLite rolls back some failures by itself
                     self._database.execute("ROLLBACK")
                 raise
 
@@ -304,7 +306,7 @@ class RolloutStore:
 
 
 def read(folder: Path) -> list[LogRow]:
-    """Read a store that another process may be writing to, as it is at one moment. Rollouts of an
+    """Read a store as it is at one moment, also while another process writes to it. Rollouts of an
     unfinished batch are `in progress`. Raises OtherVersion for a store that this version cannot
     read."""
     path = folder / FILE
@@ -315,7 +317,7 @@ def read(folder: Path) -> list[LogRow]:
             if path.exists():
                 raise
     _refuse_segments(folder)
-    return []  # it was not made yet, or the stage ended meanwhile
+    return []  # the store was not made yet, or the stage has ended meanwhile
 
 
 def _rows_in(path: Path) -> list[LogRow]:
@@ -353,8 +355,8 @@ def _unpacked(values: Sequence[Any], path: Path) -> StoredRollout:
 
 
 def _crc32(found: Mapping[str, Any]) -> int:
-    """Checksum a row, its lists as bytes. Encoding holds up the interpreter, and any event loop in
-    the process: 1 ms for a row of 20,000 tokens, where JSON took 20."""
+    """Compute a row's checksum, with its lists as bytes. Encoding blocks the interpreter, and any
+    event loop in the process: for 1 ms with a row of 20,000 tokens, where JSON took 20 ms."""
     plain = json.dumps([value for name, value in found.items() if name not in _LISTS], default=repr)
     crc = zlib.crc32(plain.encode())
     for name in _LISTS:
@@ -364,13 +366,15 @@ def _crc32(found: Mapping[str, Any]) -> int:
 
 # -- the file --------------------------------------------------------------------------------------
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Connect; `mode` is rw or ro, and neither makes a file. Transactions and locks are ours."""
+    """Connect to the database. `mode` is rw or ro; neither makes a file. We begin and end
+    transactions ourselves."""
     where = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
 
 
 def _create(path: Path) -> None:
-    """Make the file visible with its tables: a database without them was damaged."""
+    """Make the file, which becomes visible only with its tables: a database without tables is
+    damaged."""
     with files.replacing(path, durable=True) as part, _explained(path):
         part.unlink(missing_ok=True)
         with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as database:
@@ -379,7 +383,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_segments(folder: Path) -> None:
-    """Refuse numbered segments and `held.lines`: an older version stored rollouts so."""
+    """Refuse numbered segments and `held.lines`, in which an older version stored rollouts."""
     with contextlib.suppress(FileNotFoundError):
         if any(name.endswith((".jsonl", ".parquet", ".lines")) for name in os.listdir(folder)):
             raise _other_version(folder)
@@ -403,8 +407,8 @@ def _other_version(folder: Path) -> OtherVersion:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Translate what SQLite raises: a full disk, a damaged file, a disk that fails. Our own
-    mistakes stay."""
+    """Translate SQLite's errors: a full disk, a damaged file, a failing disk. Errors of our own
+    code are raised unchanged."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -421,15 +425,16 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _is_damaged(wal: Path) -> bool:
-    """Tell damage from a torn end: does more than the last transaction follow the first bad frame
-    of a WAL? Its format: https://sqlite.org/fileformat2.html#walformat"""
+    """Tell whether a WAL is damaged, and not only torn at its end. It is damaged if more than the
+    last transaction follows the first bad frame. Its format:
+    https://sqlite.org/fileformat2.html#walformat"""
     data = wal.read_bytes()
     sound, size = 32, 24 + _PAGE
     if len(data) < sound + size:
         return False
     salts, sums = data[16:24], _wal_sums(data[:24], (0, 0))
     if sums != struct.unpack(">II", data[24:32]):
-        return True  # the header is on the disk before the first frame is written
+        return True  # damaged, because the header is on the disk before the first frame
     while len(frame := data[sound : sound + size]) == size and frame[8:16] == salts:
         sums = _wal_sums(frame[24:], _wal_sums(frame[:8], sums))
         if sums != struct.unpack(">II", frame[16:24]):

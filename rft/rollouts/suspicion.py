@@ -1,10 +1,10 @@
-"""Finds rollouts that show a misconfiguration, and say nothing about the agent.
+"""Find rollouts that show a misconfiguration, and say nothing about the agent.
 
-A weak agent fails in different ways and is lucky now and then. If instead every tool call fails,
-every rollout ends the same way without an answer, or every score is the same number, the likely
-cause is an address, a limit, a key of the rows, or the grader. A verdict on the agent would then be
-wrong, and so would weights trained on these rollouts. Causes come before what they explain, and
-each is reported with its first example, so that a person can look there.
+A weak agent fails in different ways and is lucky now and then. Three patterns are suspicious: every
+tool call fails, every rollout ends the same way without an answer, or every score is the same
+number. Then the likely cause is an address, a limit, a key of the rows, or the grader. A verdict on
+the agent would be wrong, and so would weights trained on these rollouts. A cause is reported before
+its effects, and with its first example, so that a person can look there.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rft.scale import Scale, of_range
 from rft.types import StopReason
 
 NOISE = 1e-9
-"""Scores that differ by less than this share of the range are the same."""
-LONGEST = 160  # characters of what is quoted
+"""Scores that differ by less than this share of the range count as equal."""
+LONGEST = 160  # characters of a quoted text
 CALLING_SHARE = 0.5
-"""Share of rollouts that must call a tool before failing calls are a sign of the wiring."""
+"""The share of rollouts that must call a tool before failing calls point to the wiring."""
 REFUSED_HERE = (
     "Error: invalid arguments for ",
     "Error: the arguments of ",
     "Error: unknown tool ",
     " this call was made before",
 )
-"""Beginnings of answers that no tool gave (rft/tools/arguments.py, rft/rollouts/loop.py)."""
+"""Beginnings of answers that we gave ourselves (rft/tools/arguments.py, rft/rollouts/loop.py)."""
 
 _LIMITS = {
     StopReason.max_turns: "rollout.max_turns, and max_turns in the prompt's settings",
@@ -41,11 +41,11 @@ _CANNOT = "if the agent really cannot do any of this, warm-start first"
 
 
 def find(rows: Sequence[LogRow], scale: Scale, is_ready: bool = False) -> str | None:
-    """Say what is suspicious about these rollouts, with the first example and what to check. None:
-    nothing, or too few to tell.
+    """Say what is suspicious about these rollouts, with the first example and what to check. None
+    if nothing is, or if there are too few to tell.
 
-    `is_ready`: there is something to learn. Then all rollouts may end alike if scores differ: some
-    environments end every rollout at a limit.
+    `is_ready`: there is something to learn. Then all rollouts may end alike if their scores differ,
+    because some environments end every rollout at a limit.
     """
     scored = [row for row in rows if row.score is not None]
     if not _are_several(scored):
@@ -56,13 +56,14 @@ def find(rows: Sequence[LogRow], scale: Scale, is_ready: bool = False) -> str | 
 
 
 def _are_several(rows: Sequence[LogRow]) -> bool:
-    """A single example, or a single rollout, may be an odd one."""
+    """Tell whether there is more than one example: a single example or rollout may be an
+    exception."""
     return len({row.example_id for row in rows}) > 1
 
 
 def _every_call_failed(scored: Sequence[LogRow]) -> str | None:
-    """Judge no agent that seldom calls (a few bad calls are its own fault), and no call that was
-    refused here and never sent."""
+    """Report that every call failed. An agent that seldom calls is not judged, because a few bad
+    calls are its own fault. Calls that were refused here and never sent do not count."""
     told = [(row, answers) for row in scored if (answers := _answered(row))]
     num_calls = sum(len(answers) for _, answers in told)
     is_rare = len(told) < CALLING_SHARE * len(scored) or not _are_several([row for row, _ in told])
@@ -78,7 +79,7 @@ def _every_call_failed(scored: Sequence[LogRow]) -> str | None:
 
 
 def _answered(row: LogRow) -> list[tuple[dict[str, Any], str, bool]]:
-    """List the calls that were sent, each with its answer and whether that was an error."""
+    """List the calls that were sent, each with its answer and whether the answer was an error."""
     found: list[tuple[dict[str, Any], str, bool]] = []
     for turn in dialogue(row).turns if row.num_tool_calls else ():
         results = {one["tool_call_id"]: one for one in turn.results}
@@ -136,7 +137,7 @@ def _grade(row: LogRow) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Put the text on one line, cut to what a message can hold."""
+    """Put the text on one line, cut to a length for a message."""
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 

@@ -1,10 +1,10 @@
-"""One rollout as a person reads it: who said what, which tool answered what, why it ended, what it
-earned, and whether it was trained on.
+"""One rollout as a text for a person.
 
-`lines` is the transcript and `token_lines` the tokens behind it. `facts` is a summary in a few
-cells, to compare rollouts of one example. All is text, each line with its kind, so that a terminal
-can color it. `dialogue` splits a row's messages into the opening and its turns; the replay
-(rft/rollouts/replay.py) and the traces (tasks/display/traces.py) use it too.
+It shows who said what, how tools answered, why the rollout ended, what it earned, and whether it
+was trained on. `lines` is the transcript, and `token_lines` shows its tokens. `facts` is a summary
+in a few cells, to compare rollouts of one example. All results are text. Each line has a kind, so
+that a terminal can color it. `dialogue` splits a row's messages into the opening and the turns. The
+replay (rft/rollouts/replay.py) and the traces (tasks/display/traces.py) use it too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rft.rollouts.log import LogRow
 from rft.types import Message
 
 LOW_PROBABILITY = 0.1
-"""A sampled token below it is marked: the policy was not sure here."""
+"""A sampled token with a lower probability is marked: the policy was not sure here."""
 Kind = Literal["head", "role", "text", "call", "result", "good", "bad", "dim"]
 
 
@@ -43,7 +43,7 @@ class Spoken:
         return self.message.get("tool_calls") or []
 
     def result(self, call_id: str) -> str | None:
-        """Return what the call was answered; None if it was never sent."""
+        """Return the answer to the call; None if the call was never sent."""
         return next((str(one["content"]) for one in self.results if one["tool_call_id"] == call_id), None)
 
 
@@ -56,7 +56,7 @@ class Dialogue:
 def dialogue(row: LogRow) -> Dialogue:
     """Split a row's messages. Raises UserError when they hold fewer turns than the row counts."""
     messages: list[Message] = json.loads(row.messages)
-    spoken = [n for n, message in enumerate(messages) if message["role"] == "assistant"]  # the example's own come first
+    spoken = [n for n, message in enumerate(messages) if message["role"] == "assistant"]  # the example's own are first
     if len(spoken) < row.num_turns:
         what = f"rollout {row.rollout_id} of {row.stage} counts {row.num_turns} turns, but its messages hold fewer"
         raise UserError(f"{what}: the log was changed.")
@@ -73,7 +73,7 @@ def lines(row: LogRow) -> Iterator[Line]:
     yield Line(f"{row.rollout_id}  {title(row)}, example {row.example_id}, sample {row.sample}" + refill(row), "head")
     parts = dialogue(row)
     if num := _num_opening(row):
-        yield Line(f"opening of {counted(num, 'token')}, the tools' schemas among them", "dim")
+        yield Line(f"opening of {counted(num, 'token')}, with the tools' schemas", "dim")
     for message in parts.opening:
         yield Line(message["role"], "role")
         yield from _block(_text(message))
@@ -90,7 +90,7 @@ def lines(row: LogRow) -> Iterator[Line]:
 
 
 def _num_opening(row: LogRow) -> int:
-    """Count the tokens that the policy was shown before it said anything; 0: none were recorded."""
+    """Count the tokens that the policy was given before its first turn; 0 if none were recorded."""
     return next((n for n, own in enumerate(row.loss_mask) if own), 0)
 
 
@@ -113,8 +113,8 @@ def _call(call: dict[str, Any], result: str | None) -> Iterator[Line]:
 
 
 def signature(call: dict[str, Any]) -> str:
-    """Write a call as `search(query="angina", limit=3)`; arguments that are not a JSON object
-    stay."""
+    """Write a call as `search(query="angina", limit=3)`. Arguments that are not a JSON object stay
+    as they are."""
     name, written = call["function"]["name"], call["function"]["arguments"]
     try:
         arguments = json.loads(written)
@@ -153,7 +153,7 @@ def _ending(row: LogRow) -> Iterator[tuple[str, str, Kind]]:
 
 
 def use(row: LogRow) -> str:
-    """Say whether it was trained on and, if not, why."""
+    """Say whether the rollout was trained on and, if not, why."""
     if row.trained:
         return "trained on"
     return f"left out: {row.left_out}" if row.left_out else ""
@@ -187,8 +187,8 @@ def _block(text: str, kind: Kind = "text") -> Iterator[Line]:
 
 # -- tokens ----------------------------------------------------------------------------------------
 def token_lines(row: LogRow, decode: Callable[[list[int]], str] | None = None) -> Iterator[Line]:
-    """Yield one line per completion token: its id, its text if `decode` is known, its
-    log-probability; and one dim line per run of tokens that were given to the policy."""
+    """Yield one line per completion token: its id, its text if `decode` is known, and its
+    log-probability. A run of tokens that were given to the policy is one dim line."""
     if not row.ids:
         yield Line("no tokens were recorded: this policy speaks text only", "dim")
         return
@@ -219,7 +219,7 @@ def _quoted(text: str, most: int = 16) -> str:
 
 # -- side by side ----------------------------------------------------------------------------------
 def facts(row: LogRow) -> dict[str, str]:
-    """Collect what a reader compares between rollouts of one example, in order."""
+    """Collect, in order, what a reader compares between rollouts of one example."""
     found = {"sample": f"{row.sample}{refill(row)}"}
     for n, turn in enumerate(dialogue(row).turns, 1):
         shown = [signature(call) for call in turn.calls] or [_text(turn.message) or "(empty)"]

@@ -1,11 +1,13 @@
 """Policies that produce tokens: the engine in this process, and servers.
 
-engine     many dialogues decoded at once
-kv_cache   the keys and values of all dialogues side by side
-prefixes   what prompts have in common is computed once
-decode     a fast forward pass for the families that it knows
-attention  what it does between two products
-batching   brings the turns of many rollouts together
-policies   which weights and prompt sample in a stage
-remote     policies on servers: vLLM, SGLang, chat endpoints
+The modules:
+
+    engine     many dialogues decoded at once
+    kv_cache   the keys and values of all dialogues side by side
+    prefixes   computes once what prompts have in common
+    decode     a fast forward pass for the model families that it knows
+    attention  the attention of that forward pass
+    batching   brings the turns of many rollouts together
+    policies   which weights and prompt a stage samples with
+    remote     policies on servers: vLLM, SGLang, chat endpoints
 """

@@ -1,10 +1,12 @@
-"""Attention of the fast forward (rft/sampling/decode.py) between two products: from a layer's
-queries, keys and values to what its output projection gets.
+"""Attention of the fast forward, between two matrix products of a layer.
 
-    Step        one token for each of the first slots, read in place
-    Prompts     tokens of some rows, padded here only; if all rows begin, no mask is needed
+It turns a layer's queries, keys and values into the input of the layer's output projection. The
+products are in rft/sampling/decode.py.
 
-Each is made for one call of the forward, and asked once per layer.
+    Step        one token for each of the first slots; keys and values are read in place
+    Prompts     tokens of some rows, which are padded here only; no mask if all rows begin
+
+Each is made for one call of the forward, and called once per layer.
 
 Shapes: as in rft/sampling/kv_cache.py; N tokens of a call in one row, Q query heads, P places of
 the padded rows.
@@ -24,8 +26,8 @@ from rft.sampling.kv_cache import Feed, Slots
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a model's attention is, beside its products. `sin_TD`: its first half negated, so that
-    rotating by half is a roll."""
+    """What attention needs to know of a model, beside the products. The first half of `sin_TD` is
+    negated, so that rotating by half is a roll."""
 
     queries: int
     keys: int
@@ -42,14 +44,14 @@ class Attention(Protocol):
         ...
 
     def last(self, layer: int, qkv: torch.Tensor, kv: torch.Tensor, norm_2D: torch.Tensor | None) -> torch.Tensor:
-        """Return B x (Q D) for each row's last token alone: `qkv` is of those, `kv` N x 2 H D of
-        all."""
+        """Return B x (Q D), for each row's last token only. `qkv` holds these tokens, and `kv`
+        (N x 2 H D) holds all."""
         ...
 
 
 def normal(x: torch.Tensor, eps: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Normalize as the models do, in float32 inside. From the rows' lengths it takes half of the
-    time of functional.rms_norm (64 x 128 and 800 x 128, two cores)."""
+    """Normalize as the models do, computing in float32. Starting from the rows' lengths takes half
+    the time of functional.rms_norm (64 x 128 and 800 x 128, two cores)."""
     wide = x.float()
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     made = (wide * torch.addcmul(eps, length, length, value=1 / wide.shape[-1]).rsqrt_()).to(x.dtype)
@@ -57,14 +59,14 @@ def normal(x: torch.Tensor, eps: torch.Tensor, weight: torch.Tensor | None) -> t
 
 
 class _Laid:
-    """Tokens of some rows, whose heads are normalized and rotated, and whose keys and values are
-    written."""
+    """Normalizes and rotates the heads of some rows' tokens, and writes their keys and values into
+    the slots."""
 
     def __init__(self, slots: Slots, heads: Heads, slot_N: torch.Tensor, position_N: torch.Tensor):
         self.slots, self.heads = slots, heads
         device = position_N.device
         self.cos, self.sin = (functional.embedding(position_N, one)[:, None] for one in (heads.cos_TD, heads.sin_TD))
-        # In a layer, by slot, head, position.
+        # Where keys and values go in a layer's slots, laid out by slot, head and position.
         head_H = torch.arange(heads.keys, device=device)
         self.at_N = ((slot_N[:, None] * heads.keys + head_H) * slots.length + position_N[:, None]).flatten()
         self.kind = torch.tensor([0] * heads.queries + [1] * heads.keys, device=device)
@@ -82,7 +84,7 @@ class _Laid:
         return q, k, v
 
     def queries(self, qkv: torch.Tensor, norm_2D: torch.Tensor | None, of: torch.Tensor) -> torch.Tensor:
-        """Return the queries B Q D of some tokens alone; `qkv` is of those."""
+        """Return the queries B Q D of some tokens; `qkv` holds only these tokens."""
         x_BHD = qkv.view(len(qkv), -1, self.heads.dim)[:, : self.heads.queries]
         return self.turned(x_BHD, self.kind[: self.heads.queries], norm_2D, self.cos[of], self.sin[of])
 
@@ -95,7 +97,7 @@ class _Laid:
         sin: torch.Tensor,
     ) -> torch.Tensor:
         """Normalize heads, if the model does, and rotate them. `kind`: 0 for each query head, 1 for
-        each key."""
+        each key head."""
         if norm_2D is not None:
             x_NHD = normal(x_NHD, self.heads.eps, norm_2D.index_select(0, kind))
         return torch.addcmul(x_NHD * cos, x_NHD.roll(self.heads.dim // 2, -1), sin)
@@ -126,9 +128,10 @@ class Step:
         return held_SHTD[: self.rows].flatten(0, 1)[:, : self.visible]
 
 
-# -- prompts, and results that go on ---------------------------------------------------------------
+# -- prompts, and results that continue a dialogue -------------------------------------------------
 class _Rows:
-    """Where the tokens of rows of different length are: in one row, in the slots, padded."""
+    """Where the tokens of rows of different lengths are: in one flat row, in the slots, and when
+    padded."""
 
     def __init__(self, feeds: Sequence[Feed], device: torch.device):
         lengths = [len(feed.ids) for feed in feeds]
@@ -176,7 +179,8 @@ class Prompts:
         return _attended(q_BQD[:, :, None], key, value, seen_BT[:, None, None, :])[:, :, 0].flatten(1)
 
     def _held(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values B H T D: the new ones, or the slots' if rows go on."""
+        """Return keys and values B H T D: the new ones, or those in the slots if a row continues a
+        dialogue."""
         return (self._padded(k), self._padded(v)) if self.rows.begin else _held(self.slots, self.rows, layer)
 
     def _padded(self, x: torch.Tensor) -> torch.Tensor:

@@ -2,22 +2,22 @@
 
 Each rollout is a coroutine that asks for its next turn when it is ready. A turn then waits here:
 
-    barrier   until every open dialogue waits; then all speak until the last turn ends. The rows of
-              a batch depend on what was said, never on how long a tool took: equal runs give equal
-              bytes (deterministic mode)
-    free      until the next token: between two tokens a turn joins, or leaves when it ends
+    barrier   until every open dialogue waits; then all speak until the last turn ends. Which rows
+              speak together depends on what was said, never on how long a tool took: equal runs
+              give equal bytes (deterministic mode)
+    free      until the next token: a turn joins between two tokens, and leaves when it ends
 
-In both, a turn that ended is handed over at once, and its tools answer while the others still
-speak: another thread than the event loop's decodes, the one that computes for it
-(rft/rollouts/loop_thread.py). Where none does, free mode has a thread of its own, and the barrier
-blocks the loop.
+In both modes a turn that ended is handed over at once, and its tools answer while the others still
+speak. This works because decoding is done by a thread other than the event loop's: the one that
+computes for it (rft/rollouts/loop_thread.py). If there is no such thread, free mode starts one, and
+the barrier blocks the loop.
 
 Only one side touches the session at a time: the event loop uses it only while the other thread
-rests between two tokens, but for `append`, which may come at any time.
+rests between two tokens. The exception is `append`, which may come at any time.
 
-The session holds a turn to its deadline, by the row's own sampling time: at the barrier no other
-clock could interrupt it. All other time of a turn (the barrier, a slot, the others' tokens) is
-reported as `Sampled.queued_s`.
+The session ends a turn at its deadline, measured in the row's own sampling time: at the barrier no
+other clock could interrupt the turn. All other time of a turn (waiting for the barrier or a slot,
+the others' tokens) is reported as `Sampled.queued_s`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from rft.types import Sampled, ToolCall, ToolResult
 T = TypeVar("T")
 
 HELD_S = 0.01
-"""How long a turn that ended may wait for others, to be handed over with them. A change of threads
-takes 0.4 ms while the event loop is busy, and a small model says a token in 3."""
+"""How long a turn that ended may wait for others, to be handed over with them. A thread switch
+takes 0.4 ms while the event loop is busy, and a small model takes 3 ms per token."""
 
 
 class Session(Protocol):
@@ -65,7 +65,7 @@ class Batch:
         self._begun: set[int] = set()  # waiting rows that the session knows
         self._left: list[int] = []  # closed rows that the session still knows
         self._decoding = False
-        self._called = False  # the thread shall rest after this token
+        self._called = False  # asks the thread to rest after this token
 
     def dialogues(self) -> list[Row]:
         return [Row(self, row, tuple(ids)) for row, ids in enumerate(self.session.pending)]
@@ -96,7 +96,7 @@ class Batch:
             self._task = asyncio.ensure_future(self._decode())
 
     def _may_speak(self) -> bool:
-        """Tell whether those that wait may speak now."""
+        """Tell whether the waiting rows may speak now."""
         return not self.barrier or set(self._waiting) == self.open
 
     async def _decode(self) -> None:
@@ -112,11 +112,11 @@ class Batch:
             self._thread.shutdown(wait=False)
 
     async def _round(self) -> bool:
-        """Let rows speak: at the barrier until all have said their turn, in free mode until one
-        has, or another wants to join. Tell whether anybody spoke."""
+        """Let rows speak: at the barrier until all turns have ended, in free mode until one has
+        ended or another row wants to join. Tell whether any row spoke."""
         self._called = False
         asked, left = [row for row in self._waiting if row not in self._begun], self._left
-        if self.barrier:  # in order: no slot may depend on which tool was the faster one
+        if self.barrier:  # sorted: no slot may depend on which tool was faster
             asked, left = sorted(asked), sorted(left)
         self._left = []
         self._begun.difference_update(left)
@@ -133,8 +133,8 @@ class Batch:
 
     def _speak(self, asked: Sequence[tuple[int, int, float]], left: Sequence[int]) -> list[int] | None:
         """Tell the session which rows were closed and which want a turn, and decode until a turn
-        ends or, in free mode, the event loop calls. Return the rows whose turn ended; None if
-        nobody speaks. Called by the thread that computes."""
+        ends or, in free mode, the event loop calls. Return the rows whose turn ended; None if no
+        row speaks. The thread that computes calls this."""
         for row in left:
             self.session.close(row)
         for row, max_new, deadline_s in asked:

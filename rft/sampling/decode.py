@@ -1,31 +1,33 @@
-"""A fast forward for decoding, over the model's own weights, for the families that are one design:
-Qwen3 (which the embedded policy is), Qwen2, Llama (SmolLM and SmolLM2 too) and Mistral. They differ
-in norms of queries and keys, in biases, in rotary tables, and in a head that is tied or not.
+"""A fast forward for decoding, over the model's own weights, for families that share one design.
 
-On a small model the time of a step is the overhead of its operations, not their arithmetic. So
-there are few of them here: q, k and v as one product, gate and up as one, both residuals inside
-theirs, keys and values written into their slots in place, no copy of shared heads, rotary tables
-computed once, a prompt's tokens in one flat row (padded for attention only), and the head on the
-last token alone. On a large model what counts is that a prompt needs no mask: with the model's own
-forward, prompts of 4,096 tokens take several times as long.
+The families are Qwen3 (the embedded policy is one), Qwen2, Llama (SmolLM and SmolLM2 too) and
+Mistral. They differ in the norms of queries and keys, in biases, in rotary tables, and in whether
+the head is tied.
 
-The fused weights are the model's memory: `_fuse` puts q, k and v side by side in one tensor and
-makes the model's parameters views of its parts. Whoever changes a weight in place (an optimizer, a
-merge) changes what is sampled with; no second copy can go stale. Parameters that got other memory
-(`.to`, `.data =`) are noticed before the next token, and put side by side again.
+On a small model a step's time is the overhead of its operations, not their arithmetic. So this
+forward has few operations. q, k and v are one product, gate and up are one, and a product adds its
+residual itself. Keys and values are written into their slots in place, and shared heads are not
+copied. Rotary tables are computed once. A prompt's tokens are in one flat row, which is padded for
+attention only, and the head computes the last token alone. On a large model it counts that a prompt
+needs no mask: with the model's own forward, prompts of 4,096 tokens take several times as long.
 
-What is between two products is in rft/sampling/attention.py.
+The fused weights are the model's own memory: `_fuse` puts q, k and v side by side in one tensor and
+makes the model's parameters views of its parts. So a weight that an optimizer or a merge changes in
+place is at once the weight that is sampled with, and no second copy can go stale. Parameters that
+got other memory (`.to`, `.data =`) are noticed before the next token, and put side by side again.
 
-For one session, in which no weight changes, `begun` goes further: the weight of a norm is
-multiplied into the product that follows it, and weights are packed for oneDNN
-(rft/kernels/onednn.py), copies that go with the session.
+What happens between two products is in rft/sampling/attention.py.
 
-Adapters that run beside the weights (rft/models/unmerged.py) are fused likewise: the down
-projections of q, k and v below each other, and their up projections as the blocks of one matrix. So
-a product with adapters is two small ones more.
+No weight changes during a session, so `begun` makes faster copies for a session. There the weight
+of a norm is multiplied into the product that follows it, and weights are packed for oneDNN
+(rft/kernels/onednn.py).
 
-`fast_forward` returns None, and why, for a model that it does not know, and for one whose own
-forward gives other logits on a small probe.
+Adapters that run beside the weights (rft/models/unmerged.py) are fused too: the down projections of
+q, k and v are stacked, and their up projections are the blocks of one matrix. So adapters add only
+two small products to a product.
+
+`fast_forward` returns None and the reason for a model that it does not know, and for a model whose
+own forward gives other logits on a small probe.
 
 Shapes: as in rft/sampling/kv_cache.py; N tokens of a call in one row, Q query heads, G query heads
 per key/value head, I width of the feed-forward part.
@@ -52,7 +54,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 class _Multiplied(Protocol):
-    """What a layer multiplies by."""
+    """A product of a layer."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
     def onto(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -62,8 +64,8 @@ class _Multiplied(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Linear layers side by side, as one product, with the adapters beside them. `by_onednn`: see
-    rft/kernels/onednn.py, whose packed weights have no numbers to be read."""
+    """Linear layers side by side, as one product, with the adapters beside them. `by_onednn`: the
+    weight is packed for oneDNN, and its numbers cannot be read (rft/kernels/onednn.py)."""
 
     weight: torch.Tensor
     by_onednn: bool
@@ -84,7 +86,7 @@ class _Product:
         return onednn.linear_onto(sum_, x, self.weight) if self.by_onednn else torch.addmm(sum_, x, self.weight.T)
 
     def begun(self, norm: torch.Tensor | None, in_bfloat16: bool) -> _Multiplied:
-        """Return a copy for a session, the weights of the norm before it multiplied in."""
+        """Return a copy for a session, with the weights of the norm before it multiplied in."""
         weight = self.weight if norm is None else self.weight * norm
         if in_bfloat16:
             return _Bfloat16Product(onednn.packed_bfloat16(weight), self.bias)
@@ -99,8 +101,8 @@ class _Product:
 
 @dataclass(frozen=True, slots=True)
 class _Bfloat16Product:
-    """A product of numbers that are rounded to bfloat16 and summed in float32. What comes out is
-    rounded, too."""
+    """A product of numbers that are rounded to bfloat16 and summed in float32. Its result is
+    rounded to bfloat16, too."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -119,9 +121,9 @@ def _product_of(weight: torch.Tensor, *others: torch.Tensor | None) -> _Product:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer's weights as they are multiplied. `before`, `between`: of the norms; None where the
-    products have them. `qk_norm_2D`: row 0 for queries, 1 for keys; None where the model has no
-    such norms."""
+    """A layer's weights as they are multiplied. `before`, `between`: the norms' weights; None where
+    the products contain them. `qk_norm_2D`: row 0 for queries, 1 for keys; None where the model has
+    no such norms."""
 
     before: torch.Tensor | None
     qkv: _Multiplied
@@ -134,7 +136,7 @@ class _Layer:
 
 
 def _begun(layer: _Layer, is_last: bool, low: bool) -> _Layer:
-    """Return a copy for a session. Only the last layer's keys and values are computed alone.
+    """Return a copy for a session. Only the last layer computes keys and values without queries.
     `low`: with products in bfloat16."""
 
     def for_session(product: _Multiplied, norm: torch.Tensor | None = None) -> _Multiplied:
@@ -147,7 +149,7 @@ def _begun(layer: _Layer, is_last: bool, low: bool) -> _Layer:
 
 
 def fast_forward(model: Any) -> tuple[FastForward | None, str]:
-    """Return the forward; or None, and why there is none."""
+    """Return the forward; or None, and the reason."""
     if why := _unknown(model):
         return None, why
     forward = FastForward(model)
@@ -170,15 +172,15 @@ class FastForward:
 
     @property
     def no_bfloat16(self) -> str:
-        """Say why products cannot be in bfloat16 where the weights are not; empty if they can."""
+        """Say why products cannot be in bfloat16 with weights in float32; empty if they can."""
         if not self._is_plain:
             return "the model has an adapter beside its weights, or is not in float32 on a CPU"
         return "" if onednn.has_bfloat16() else "this processor, or this build of PyTorch, has no products in bfloat16"
 
     @torch.inference_mode()
     def begun(self, in_bfloat16: bool = False) -> FastForward:
-        """Return a forward for one session. `in_bfloat16`: all products but the head's; what they
-        are of, and attention, stay in float32."""
+        """Return a forward for one session. `in_bfloat16`: for all products but the head's. The
+        numbers between products, and attention, stay in float32."""
         self._heads(0)
         assert not (in_bfloat16 and self.no_bfloat16), self.no_bfloat16
         if not self._is_plain:
@@ -215,8 +217,8 @@ class FastForward:
         if last_B is None:
             attended = attend(number, final.qkv(x), final.qk_norm_2D)
         else:
-            # The last layer's output is read at each row's last token alone; the other tokens only
-            # give it keys and values.
+            # Only each row's last token is read from the last layer. The other tokens only give it
+            # keys and values.
             attended = attend.last(number, final.qkv(x[last_B]), final.kv(x), final.qk_norm_2D)
             x_NE = x_NE[last_B]
         return self._head(self._normal(self._ended(final, x_NE, attended), self._last_norm)).float()
@@ -232,8 +234,8 @@ class FastForward:
 
     # -- weights and tables ------------------------------------------------------------------------
     def _heads(self, length: int) -> Heads:
-        """Lay the weights out again where one of them got other memory; see that the tables reach
-        this far."""
+        """Return the heads. If a weight got other memory, lay the weights out again; if the tables
+        are too short, extend them."""
         if any(tensors[name].data_ptr() != place for tensors, name, place in self._places):
             self._lay_out()
         if length > len(self._tables[0]):
@@ -316,7 +318,7 @@ class FastForward:
 
     @torch.no_grad()
     def _rotary(self, length: int) -> None:
-        """Keep the model's own tables, cosine and sine, the latter's first half negated."""
+        """Keep the model's own tables of cosine and sine, with the sine's first half negated."""
         device = self._embedding.device
         positions = torch.arange(length, device=device)[None]
         cos, sin = self.model.model.rotary_emb(self._embedding[:1], positions)

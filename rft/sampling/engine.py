@@ -1,33 +1,35 @@
 """The in-process policy: many dialogues decoded side by side, tokens in and tokens out.
 
     Engine.open(openings) -> dialogues  one per rollout; rft/sampling/batching.py brings their turns
-                                        together for
+                                        together
     Session                             one row per dialogue; a row has a slot
                                         (rft/sampling/kv_cache.py) from its first turn until it is
                                         closed
     Session.begin(row, max_new, ...)    asks for a turn
     Session.advance() -> rows           one token for all rows that speak; new turns join with it,
-                                        ended ones make room
+                                        and turns that ended make room
     Session.take_turn(row) -> Sampled   the turn that ended
     Session.append(row, ...)            tool results; they are prefilled with the row's next turn
     Session.sample(rows) -> Sampled     one turn of these rows, begun together
 
-A session never encodes what was sampled: the ids go into the slots as they came out. What prompts
-have in common (a group's all, a stage's instructions) is computed once, and copied
-(rft/sampling/prefixes.py); what all prompts of a session begin with is kept for the next one, as
-long as the weights stay the same. With fewer slots than rows the others wait, in order, until a row
-is closed. Sampling is by inverse CDF from one uniform number per token, drawn from the row's own
-stream, so a row's tokens do not depend on how many numbers its neighbors drew (`torch.multinomial`
-takes 9 ms for 64 x 3,525; this 0.4).
+A session never encodes what was sampled: the sampled ids go into the slots. What prompts have in
+common (in a group everything, in a stage the instructions) is computed once and copied
+(rft/sampling/prefixes.py). What all prompts of a session begin with is kept for the next session,
+as long as the weights stay the same. If there are fewer slots than rows, the other rows wait, in
+order, until a row is closed.
 
-A turn's time, which its deadline cuts between two tokens, is the row's own: per step its share, the
-step's seconds over the rows that shared it. So neighbors never make it longer (a step of B rows
-takes no longer than B steps of one), and the shares of all rows add up to the time of decoding. It
-includes no wait for a slot and no prefill: a group's prompt is computed for one row, and tool
-results are not the policy's.
+Sampling is by inverse CDF from one uniform number per token, drawn from the row's own stream. So a
+row's tokens do not depend on how many numbers its neighbors drew. `torch.multinomial` takes 9 ms
+for 64 x 3,525; this takes 0.4.
+
+A turn has its own time, and a deadline ends it between two tokens. In each step a row is charged
+its share: the step's seconds divided by the number of rows. So neighbors never make a turn's time
+longer: a step of B rows takes no longer than B steps of one. The shares of all rows add up to the
+time of decoding. Waiting for a slot is not included, and prefill is not: a group's prompt is
+computed for one row, and the policy did not write the tool results.
 
 The forward is our own (rft/sampling/decode.py) if it knows the model and agrees with the model's
-own forward, which is used otherwise.
+own forward. Otherwise the model's own forward is used.
 
 Shapes: B rows that speak, V vocabulary.
 """
@@ -61,8 +63,8 @@ from rft.sampling.prefixes import WORTH, Part, Prompt, common, plan
 from rft.types import Opening, Sampled, ToolCall, Usage
 
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Tokens of one prefill call. What 1,024 tokens of the embedded policy need fits a core's cache;
-2,048 took half as long again."""
+"""Tokens of one prefill call. What 1,024 tokens of the embedded policy need fits into a core's
+cache; 2,048 took 1.5 times as long."""
 
 HELD_BYTES = 2**27
 """Slots up to this size are kept for the next session."""
@@ -71,11 +73,11 @@ _printed: set[str] = set()
 
 
 class Engine:
-    """A model with its chat, ready to decode. `model` may change its weights between sessions.
+    """A model with its chat, ready to decode. The model's weights may change between sessions.
 
-    `deterministic`: a barrier per turn (rft/sampling/batching.py); None: on CPU. `slots`: dialogues
-    held at once; None: all of a session. The fast path keeps the model's parameters, but changes
-    the layout of their memory.
+    `deterministic`: a barrier per turn (rft/sampling/batching.py); None: only on a CPU. `slots`:
+    dialogues held at once; None: all of a session. The fast path keeps the model's parameters, but
+    changes the layout of their memory.
     """
 
     def __init__(
@@ -100,14 +102,15 @@ class Engine:
         fast, why = fast_forward(model)
         self.forward: Forward = fast or ModelForward(model)
         if why:
-            _print_once(f"the model's own forward, which is slower: {why}")
+            _print_once(f"uses the model's own forward, which is slower: {why}")
 
     def decoding_in(self, dtype: str) -> Engine:
         """Return a sampler of the same weights that multiplies in this format (`train.decoding`).
-        What it says in bfloat16 is not quite the policy's: its log-probabilities are those that it
-        drew from, and who learns from it corrects for the difference.
+        In bfloat16 it samples from a distribution that differs a little from the policy's. It
+        reports log-probabilities of the distribution that it drew from, and the learner corrects
+        for the difference.
 
-        Raises UserError where that cannot be.
+        Raises UserError if the model or this machine cannot do that.
         """
         if dtype == "float32":
             return self
@@ -125,7 +128,8 @@ class Engine:
         return self.forward.begun()
 
     def limit(self, configured: int | None) -> int:
-        """Return the limit of a whole context. None: as far as the model's positions reach."""
+        """Return the limit of a whole context. Without a `configured` one, it is the model's number
+        of positions."""
         if configured is not None and configured > self.max_positions:
             raise UserError(
                 f"rollout.max_tokens = {configured} is more than the model's {self.max_positions} positions. Lower it."
@@ -133,7 +137,8 @@ class Engine:
         return self.max_positions if configured is None else configured
 
     def stem(self) -> Prefix | None:
-        """Return what the prompts of the session before began with, if the weights are the same."""
+        """Return what all prompts of the previous session began with, if the weights are the
+        same."""
         if self._stem is not None and self._stem[1] != self._weights():
             self._stem = None
         return self._stem and self._stem[0]
@@ -144,9 +149,9 @@ class Engine:
 
     @torch.inference_mode(False)
     def slots_for(self, session: Session, seats: int, length: int) -> Slots:
-        """Return slots for a session: those of the session before, if they are free, small, and of
-        this size. What is in them is never seen. New ones cost a tenth of the time of 64 rows of
-        100 tokens, which the system spends on clearing 60 MB."""
+        """Return slots for a session: those of the previous session, if they are free, small, and
+        of this size. What is left in them is never seen. For 64 rows of 100 tokens, new slots cost
+        a tenth of the time, because the system must clear 60 MB."""
         dtype = next(self.model.parameters()).dtype
         if (slots := self._free_slots()) is None or not slots.fit(seats, length + ROOM, dtype):
             slots = Slots(self.num_layers, seats, self.heads, length, self.head_dim, dtype, self.device)
@@ -157,13 +162,13 @@ class Engine:
         return self._held[0] if self._held is not None and self._held[1]() is None else None
 
     def forget_slots(self) -> None:
-        """Keep no slots. Those of a session that failed, or saw NaN, may hold NaN, which no mask
-        hides."""
+        """Keep no slots. After a session that failed or saw NaN, its slots may hold NaN, which no
+        mask hides."""
         self._held = None
 
     def _weights(self) -> tuple[float, ...]:
-        """Tell the present weights from earlier ones by their sums, as they may change unseen
-        (`.data`). It takes as long as one reading of all weights: 30 ms for 135 M."""
+        """Return the weights' sums, which tell present weights from earlier ones: weights may
+        change unseen (`.data`). It takes as long as reading all weights once: 30 ms for 135 M."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         return tuple(torch.stack([tensor.detach().sum(dtype=torch.float32) for tensor in tensors]).tolist())
 
@@ -195,7 +200,7 @@ class Engine:
 
 @dataclass(slots=True)
 class _Speaking:
-    """A turn under way."""
+    """A turn that is being sampled."""
 
     limit: int
     deadline_s: float
@@ -207,8 +212,8 @@ class _Speaking:
 
 
 class Session:
-    """The rollouts of one batch, from prompt to end. Not reusable. Calls come one at a time;
-    `append` may come beside `advance`."""
+    """The rollouts of one batch, from prompt to end. Not reusable. Calls come one at a time, but
+    `append` may come during `advance`."""
 
     def __init__(
         self,
@@ -227,7 +232,7 @@ class Session:
         self._unbegun = Counter(self._prompts)
         self._ended: dict[Prompt, torch.Tensor] = {}  # logits after a prompt that others need too
         self._holders: dict[Prompt, list[int]] = {}  # rows whose slot begins with it
-        self._kept: dict[Prompt, Prefix] = {}  # needed, and no row holds it any more
+        self._kept: dict[Prompt, Prefix] = {}  # prompts that are needed, and that no row holds any more
         seats = min(engine.slots or len(prompts), len(prompts))
         self._rows: list[int | None] = [None] * seats  # the row in each slot; those that speak are first
         self._slot: dict[int, int] = {}
@@ -239,7 +244,7 @@ class Session:
 
     @cached_property
     def _slots(self) -> Slots:
-        """Made with the first token, by the thread that decodes."""
+        """The slots, made with the first token by the thread that decodes."""
         return self.engine.slots_for(self, len(self._rows), max(map(len, self._prompts), default=0))
 
     @cached_property
@@ -299,7 +304,8 @@ class Session:
             self._rows[self._slot.pop(row)] = None
 
     def _release(self, row: int) -> None:
-        """Keep the prompt of a row that is closed, if others need it and none holds it."""
+        """Keep the prompt of a row that is closed, if other rows need it and none of them holds
+        it."""
         prompt = self._prompts[row]
         self._holders[prompt].remove(row)
         if not self._holders[prompt]:
@@ -318,7 +324,7 @@ class Session:
             raise
 
     def _memory(self) -> AbstractContextManager[None]:
-        """Name what to lower where memory runs out."""
+        """Say which setting to lower if memory runs out."""
         now = len(self._rows)
         lower = f"Lower rollout.batch to {now // 2}" if now > 1 else "Lower rollout.max_tokens"
         return heap.told(f"sampling {now} rollouts side by side", f"{lower}.")
@@ -370,8 +376,8 @@ class Session:
         return [logits_BV]
 
     def _join(self, rows: list[int]) -> tuple[list[torch.Tensor], float]:
-        """Let these rows speak, after those that do, and prefill what is pending. Return logits in
-        order of `rows`, and how long it took."""
+        """Add these rows to those that speak, and prefill what is pending. Return logits in order
+        of `rows`, and the seconds it took."""
         if not rows:
             return [], 0.0
         began = self._now()
@@ -393,7 +399,7 @@ class Session:
         return time.monotonic()
 
     def _prefill(self, rows: list[int]) -> torch.Tensor:
-        """Prefill what is pending: prompts, and results that go on."""
+        """Prefill what is pending: prompts, and tool results."""
         new: dict[Prompt, list[int]] = {}
         for row in rows:
             if self.lengths[row] == 0:
@@ -407,7 +413,7 @@ class Session:
 
     def _begin(self, new: dict[Prompt, list[int]]) -> dict[Prompt, torch.Tensor]:
         """Put prompts into the slots of their rows, computing once what they have in common with
-        each other and with what is there. Return the logits after each."""
+        each other and with what is held already. Return the logits after each."""
         if not new:
             return {}
         stem = self.engine.stem()
@@ -430,7 +436,8 @@ class Session:
         return {prompt: self._begun(prompt, rows) for prompt, rows in new.items()}
 
     def _keep_stem(self, stem: Prefix | None, row: int) -> None:
-        """Keep what all prompts begin with for the engine's next session, once per session."""
+        """Keep what all prompts begin with, for the engine's next session. It is done once per
+        session."""
         if not self._holders:
             ids = self._prompts[row][: common(min(self._prompts), max(self._prompts))]
             if len(ids) >= WORTH and (stem is None or stem.ids != ids):
@@ -451,7 +458,7 @@ class Session:
             self._slots.copy([source] * len(targets), targets, length)
 
     def _tell(self, feeds: dict[Any, Feed]) -> dict[Any, torch.Tensor]:
-        """Prefill these tokens, in calls of rows alike; return the logits after each."""
+        """Prefill these tokens, similar rows in one call; return the logits after each."""
         logits: dict[Any, torch.Tensor] = {}
         most = PREFILL_TOKENS[self.engine.device.type]
         for goes_on in (False, True):
@@ -474,7 +481,7 @@ class Session:
 
     # -- slots -------------------------------------------------------------------------------------
     def _seat(self, rows: list[int]) -> None:
-        """Put these rows, in order, after those that speak."""
+        """Give these rows, in order, the slots after those that speak."""
         before = dict(self._slot)
         for place, row in enumerate(rows, start=len(self._live)):
             if row not in self._slot:
@@ -530,8 +537,9 @@ def _positions(model: Any) -> int:
 def draw(logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw tokens B by inverse CDF; also return their log-probabilities.
 
-    The vocabulary is searched in two steps, block and token, so that no sum has more than about
-    twice the square root of V terms: fast, and exact enough in float32 for any vocabulary.
+    The vocabulary is searched in two steps: for a block, and for a token in it. So no sum has more
+    than about twice the square root of V terms. That is fast, and exact enough in float32 for any
+    vocabulary.
     """
     probability_BV = logits_BV.softmax(-1)
     rows, vocabulary = logits_BV.shape

@@ -1,12 +1,12 @@
 """Keys and values of many dialogues, one slot each, and transformers' own forward over them.
 
 The rows that are decoded now are in the first slots, so that a step reads and writes in place:
-nothing is copied between tokens. `copy` puts others there; a dialogue that waits for its tool costs
-only memory. The length grows with the longest dialogue.
+nothing is copied between tokens. `copy` moves other rows there. A dialogue that waits for its tool
+costs only memory. The length of all slots grows with the longest dialogue.
 
-`ModelForward` runs any causal model with rotary positions and full attention: a stand-in for
-transformers' Cache scatters each row at its own position, and the mask says what each row may see.
-rft/sampling/decode.py does the same work several times faster, for the families that it knows.
+`ModelForward` runs any causal model with rotary positions and full attention. A stand-in for
+transformers' Cache writes each row at its own position, and the mask says what each row may see.
+For the families that it knows, rft/sampling/decode.py does the same work several times faster.
 
 Shapes: L layers, S slots, B rows of a call, H key/value heads, T positions, D head size, W tokens
 of the longest row, V vocabulary.
@@ -61,7 +61,8 @@ class Slots:
         return self.keys_LSHTD.shape[3]
 
     def fit(self, seats: int, length: int, dtype: torch.dtype) -> bool:
-        """Tell whether these are so many slots, of at least this length."""
+        """Tell whether there are exactly `seats` slots here, of this dtype and of at least this
+        length."""
         held = self.keys_LSHTD
         return (held.shape[1], held.dtype) == (seats, dtype) and self.length >= length
 
@@ -104,13 +105,13 @@ class Forward(Protocol):
     def prefill(self, slots: Slots, feeds: Sequence[Feed]) -> torch.Tensor: ...
 
     def step(self, slots: Slots, ids_B: torch.Tensor, positions_B: torch.Tensor, visible: int) -> torch.Tensor:
-        """One token for each of the first B slots, at its position; no row has more than `visible`
-        positions, this one included."""
+        """Feed one token to each of the first B slots, at its position. No row has more than
+        `visible` positions, this one included."""
         ...
 
 
 class ModelForward:
-    """The model's own."""
+    """The model's own forward."""
 
     def __init__(self, model: Any):
         self.model = model
@@ -167,7 +168,7 @@ class _Cache:
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`key`, `value`: B H W D; returns what may be seen, B H visible D."""
+        """Write `key` and `value`, B H W D; return what may be seen, B H visible D."""
         keys, values = self.slots.keys_LSHTD[layer], self.slots.values_LSHTD[layer]
         keys[self._at], values[self._at] = key.transpose(1, 2), value.transpose(1, 2)
         return keys[:, :, : self.visible][self.where], values[:, :, : self.visible][self.where]

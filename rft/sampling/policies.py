@@ -3,11 +3,10 @@
     load_policy(runner, "champion", device)         what is served now (rft/stage_files.py)
     load_policy(runner, "policy", device, trained)  the base model with trained weights
     following(runner, learner, ...)                 the learner's present weights, step by step
-    base_model(params, "policy", device)          the model itself, to train it or to sample with it
-                                                  alone
+    base_model(params, "policy", device)          the model itself, without a sampler
 
 The policy runs in this process, or on the server that `policy.server` names. A server gets weights
-as LoRA adapters; a chat endpoint has the weights that its owner gave it. With the policy comes the
+as LoRA adapters; a chat endpoint has the weights that its owner gave it. Each policy comes with the
 hash of its weights, which the reports keep.
 """
 
@@ -51,10 +50,11 @@ def load_policy(
     trained: Trained | None = None,
     name: str = "agent-rft",
 ) -> Sampling:
-    """Make a policy. `name`: of the adapter at a server; arms that share one need two names."""
+    """Make a policy. `name`: the adapter's name at a server; two arms that share a server need two
+    names."""
     if runner.params.policy.server is not None:
         return _served(runner, which, trained, name)
-    # trained weights are the base model's, also where training started from the champion's
+    # trained weights belong on the base model, even if training started from the champion's
     network, chat = base_model(runner.params, "policy" if trained else which, device, runner.schemas)
     if trained is not None:
         network = weights.with_weights(network, *trained, device)
@@ -118,9 +118,9 @@ def chat_of(runner: RolloutRunner) -> Chat:
 
 
 class InProcess:
-    """The learner's twin in this process, with the adapter. With full weights it is the learner
-    itself, unless it samples ahead. `behavior` samples what is learned from; it differs from
-    `policy`, which is judged, where `train.decoding` says so."""
+    """Samples in this process, with a twin of the learner that has the adapter. With full weights
+    the twin is the learner itself, unless sampling runs ahead. `policy` is the sampler that is
+    judged, and `behavior` samples what is learned from. They differ if `train.decoding` says so."""
 
     def __init__(self, runner: RolloutRunner, learner: Any, chat: Chat, device: Any) -> None:
         self._learner = learner

@@ -1,14 +1,14 @@
-"""What prompts have in common, and in which order it is computed once.
+"""Plans how to compute once what several prompts have in common.
 
-Prompts that a group shares are equal; those of a stage begin with the same instructions and tools.
-Sorted by their tokens they are a tree: an edge is what all prompts below it have in common. An edge
-is computed for one of its prompts, whose keys and values the others copy. So each distinct token is
-computed once, after exactly the tokens that it follows, whatever the length.
+The prompts of a group are equal; those of a stage begin with the same instructions and tools.
+Sorted by their tokens, prompts are a tree: an edge is what all prompts below it have in common. An
+edge is computed for one of these prompts, and the others copy its keys and values. So each distinct
+token is computed once, after exactly the tokens that it follows, whatever the length.
 
-An edge waits for the one above it, so a tree is computed in waves, and a wave costs the overhead
-of a call. So an edge is shared where that saves `WORTH` tokens; otherwise each prompt below
-computes it with its own part. Prompts that are held already (by a row, or kept from a session
-before) cost nothing: what is new branches off from them.
+An edge waits for the edge above it, so a tree is computed in waves, and a wave costs the overhead
+of a call. So an edge is shared only if that saves `WORTH` tokens; otherwise each prompt below
+computes it with its own part. Prompts that are held already (by a row, or kept from a previous
+session) cost nothing: new prompts branch off from them.
 
     plan        prompts -> waves of parts
     common      the number of tokens that two prompts begin with
@@ -28,8 +28,8 @@ WORTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tokens `start` to `end` of a prompt. The tokens before are in its own slot, or copied from
-    `source`."""
+    """Tokens `start` to `end` of a prompt. The tokens before `start` are in the prompt's own slot,
+    or copied from `source`."""
 
     prompt: Prompt
     start: int
@@ -43,7 +43,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Prompts, sorted, that begin alike; the first `start` tokens are there, `source` has them."""
+    """Sorted prompts that begin alike. Their first `start` tokens are computed already: `source`
+    has them."""
 
     prompts: Sequence[Prompt]
     start: int
@@ -53,8 +54,8 @@ class _Branch:
 
 def plan(new: Collection[Prompt], held: Collection[Prompt]) -> list[list[Part]]:
     """Return the parts to compute for the new prompts, in waves: what a part copies is held, or was
-    computed in a wave before. One part of each new prompt ends where the prompt ends; a prompt that
-    is held too has its last token computed again."""
+    computed in an earlier wave. One part of each new prompt ends where the prompt ends. If a new
+    prompt is held too, its last token is computed again."""
     waves: list[list[Part]] = []
     branches = [_Branch(sorted({*new, *held}), 0, None, 0)]
     while branches:

@@ -1,15 +1,16 @@
-"""Run one call of a sandbox to its end, which comes at the deadline at the latest.
+"""Run one call of a sandbox until it ends, at the latest at its deadline.
 
 bubblewrap reports on a pipe of its own which process is number 1 inside, and how the program ended.
-That tells a program that fails (its exit code) from a sandbox that could not be made (none), which
-is not a fault of the program. When number 1 is gone, the kernel has ended all other processes
-inside: so we wait for that before we answer, and no daemon writes to the workspace after a call.
+So we can tell a program that failed (it has an exit code) from a sandbox that could not be made (no
+exit code), which is not the program's fault. When number 1 is gone, the kernel has ended all other
+processes inside. We wait for that before we answer, so no daemon writes to the workspace after a
+call.
 
-Making the sandbox takes most of the time, and none of it depends on the command. So a call has two
-halves: `prepare` makes the sandbox with a shell in it that waits, and `run` hands that the command.
-A sandbox that is called again and again prepares its next call while one runs.
+Making the sandbox takes most of the time, and does not depend on the command. So a call has two
+halves. `prepare` makes the sandbox with a waiting shell in it, and `run` sends the command to the
+shell. A sandbox that is called repeatedly prepares its next call while one runs.
 
-Output beyond the limit is read and thrown away, so that the program is not stopped by a full pipe.
+Output beyond the limit is read and discarded, so that a full pipe does not block the program.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rft.sandbox.limits import Cell, Fence, Limits
 from rft.sandbox.workspace import Workspace
 
 KILL_S = 10.0
-"""How long the kernel may take to end what was killed."""
+"""How long the kernel may take to end killed processes."""
 _PIECE = 65536
 
 
@@ -40,13 +41,13 @@ class Outcome:
     """How a call ended: `Outcome(0, b"hi\\n", b"")`."""
 
     returncode: int
-    """The program's exit code, or 128 and the signal that ended it."""
+    """The program's exit code, or 128 + the signal that ended it."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
     """It was killed at the deadline."""
     truncated: bool = False
-    """Its output was longer than what is kept."""
+    """Its output was longer than the limit, and the rest was discarded."""
     oom: bool = False
     """Processes were killed because they used too much memory."""
     wall_s: float = 0.0
@@ -54,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """With what calls are made on this machine (rft/sandbox/probe.py finds out)."""
+    """What calls use on this machine (rft/sandbox/probe.py finds it out)."""
 
     fence: Fence
     features: command.Features = field(default_factory=command.Features)
@@ -73,16 +74,17 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class Ready:
-    """A call that waits for its command, in the cell that limits it. Close it if it gets none."""
+    """A call that waits for its command, in the cell that limits it. Close it if no command
+    follows."""
 
     cell: Cell
     process: asyncio.subprocess.Process
     status: _Status
     script: int
-    """The script that becomes the program, still empty."""
+    """The script with which the shell becomes the program; it is still empty."""
 
     async def close(self) -> None:
-        """End all of it, and free its cell."""
+        """End all its processes, and free its cell."""
         try:
             await asyncio.shield(_kill(self.process, self.status))
         finally:
@@ -113,8 +115,9 @@ async def prepare(means: Means, workspace: Workspace, limits: Limits) -> Ready:
 async def run(
     means: Means, workspace: Workspace, limits: Limits, call: Call, ready: Awaitable[Ready] | None = None
 ) -> Outcome:
-    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made;
-    kills all when it is cancelled. `ready`: prepared before, with the same workspace and limits."""
+    """Run a program in a workspace. Raises InfrastructureError when the sandbox cannot be made.
+    When cancelled, kills all processes. `ready`: a call that was prepared with the same workspace
+    and limits."""
     try:
         return await _run(means, workspace, limits, call, ready)
     except OSError as error:
@@ -145,7 +148,7 @@ async def _run(
     exit_code = ready.status.exit_code
     if exit_code is None and not end.timed_out and not oom:
         errors = end.err.text().decode("utf-8", "replace").strip()[-1000:]
-        raise InfrastructureError(f"The sandbox cannot be made: {errors or 'it ended and says nothing'}")
+        raise InfrastructureError(f"The sandbox cannot be made: {errors or 'it ended without a message'}")
     return Outcome(
         128 + signal.SIGKILL if exit_code is None else exit_code,
         end.out.text(),
@@ -158,7 +161,7 @@ async def _run(
 
 
 async def _first(waiting: Awaitable[Ready] | None) -> Ready | None:
-    """Return what was prepared; None where it failed, perhaps for what the last call did."""
+    """Return the prepared call; None if preparing failed, perhaps because of the last call."""
     with contextlib.suppress(InfrastructureError, OSError):
         return await waiting if waiting is not None else None
     return None
@@ -167,7 +170,7 @@ async def _first(waiting: Awaitable[Ready] | None) -> Ready | None:
 def _argv(
     means: Means, cell: Cell, workspace: Workspace, limits: Limits, script: int, descriptors: command.Descriptors
 ) -> list[str]:
-    """Write the chain of command.py."""
+    """Write the chain of programs that command.py describes."""
     base = workspace.base
     user_namespace = workspace.user_namespace if base.mode.user_namespace else None
     argv = [*cell.prefix, *command.opened(os.getpid(), script)]
@@ -188,7 +191,7 @@ async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> async
             stderr=pipe,
             pass_fds=descriptors.all(),
             cwd="/",
-            env=programs.environment(),  # ours holds secrets, and number 1's can be read inside
+            env=programs.environment(),  # our own holds secrets, and programs inside can read that of number 1
             start_new_session=True,
         )
     except OSError as error:
@@ -197,7 +200,7 @@ async def _start(argv: Sequence[str], descriptors: command.Descriptors) -> async
 
 @contextlib.contextmanager
 def _descriptors(status: int, means: Means) -> Iterator[command.Descriptors]:
-    """Yield what bubblewrap reads and writes, for it to inherit; close our side afterwards."""
+    """Yield the descriptors that bubblewrap inherits; close our side afterwards."""
     with contextlib.ExitStack() as opened:
         opened.callback(os.close, status)
         status = _above(status)
@@ -252,7 +255,7 @@ class _Output:
 
 @dataclass
 class _End:
-    """What is known so far of how a call ends."""
+    """What is known so far about how a call ends."""
 
     out: _Output
     err: _Output
@@ -260,7 +263,7 @@ class _End:
 
 
 async def _until_the_end(process: asyncio.subprocess.Process, cell: Cell, stdin: bytes, end: _End) -> None:
-    """Feed and read the program until it ends, or its cell says that it must."""
+    """Feed and read the program until it ends, or until its cell says that it must end."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -290,7 +293,7 @@ async def _read(stream: asyncio.StreamReader, kept: _Output) -> None:
 
 
 async def _kill(process: asyncio.subprocess.Process, status: _Status) -> None:
-    """Kill what still runs, and wait until all of it is gone."""
+    """Kill all processes that still run, and wait until they are gone."""
     if process.returncode is None:
         process.kill()
     status.kill()
@@ -301,7 +304,7 @@ async def _kill(process: asyncio.subprocess.Process, status: _Status) -> None:
     except TimeoutError:
         raise InfrastructureError(f"A sandbox could not be ended within {KILL_S:g} s.") from None
     finally:
-        # nothing public closes the pipes of a process that did not read or write to the end
+        # asyncio has no public way to close the pipes of a process that did not use them to the end
         process._transport.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -335,14 +338,14 @@ class _Status:
                         self._pidfd = os.pidfd_open(report["child-pid"])
 
     def kill(self) -> None:
-        """Kill number 1 inside, and with it everything."""
+        """Kill number 1 inside, which ends all processes there."""
         self._arrived()
         if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def all_gone(self) -> None:
-        """Wait until number 1 is gone: it goes last."""
+        """Wait until number 1 is gone; it is the last to go."""
         self._arrived()
         if self._pidfd is not None:
             gone = asyncio.Event()

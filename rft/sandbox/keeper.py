@@ -1,18 +1,19 @@
-"""Make private mounts for workspaces: a small program beside us, which forks for each request.
+"""Make private mounts for workspaces, in a small program that forks for each request.
 
 A workspace is an overlay of a read-only base and a tmpfs. Mounting needs a mount namespace of its
-own, and for a plain user a user namespace too. A process with threads cannot enter either, and one
-with torch in memory forks slowly. So this program, which imports nothing of ours, does it.
+own, and for an ordinary user also a user namespace. A process with threads can enter neither, and
+one with torch in memory forks slowly. So this separate program, which imports nothing of ours, does
+the mounting.
 
-Nothing is left behind, whatever ends us. A request's worker hands back *file descriptors*: of its
-namespaces, of the mounted folder. Then it exits. The kernel keeps a mount namespace as long as
-someone holds it open, so with our last descriptor the namespace, its mounts and their memory are
-gone, after a kill -9 too. On the host no mount is visible and no file is written.
+Nothing is left behind, however we end. A request's worker returns *file descriptors* of its
+namespaces and of the mounted folder, and then exits. The kernel keeps a mount namespace only while
+someone holds it open. With our last descriptor the namespace, its mounts and their memory are gone,
+also after a kill -9. On the host no mount is visible and no file is written.
 
-All is mounted below /sys, in that private namespace only: a folder that every Linux has, that
-nobody can delete, and that nothing here reads.
+All mounts are below /sys, in that private namespace only. Every Linux has this folder, nobody can
+delete it, and nothing here reads it.
 
-    /sys/base        tmpfs, or a folder on disk: what all workspaces of one base start from
+    /sys/base        tmpfs, or a folder on disk: the start of all workspaces of one base
     /sys/binds/N     folders of the host that the sandbox may read, such as a Python
     /sys/own         tmpfs, limited in bytes and files: all that a sandbox can write
     /sys/merged      the overlay of base and own: the workspace
@@ -58,7 +59,7 @@ def _enter(descriptor: int, kind: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount, and name the file system and the place in an error."""
+    """Mount a file system. An error names it and its place."""
     result = _libc.mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode() or None
     )
@@ -75,7 +76,7 @@ def _unmount(target: str) -> None:
 
 
 def _private() -> None:
-    """Let no mount of ours reach the namespace that this one was copied from."""
+    """Keep our mounts out of the namespace from which this one was copied."""
     _mount("none", "/", "", _REC | _PRIVATE)
 
 
@@ -91,8 +92,8 @@ def _run(command: list[str], stdin: int | None = None, keep: tuple[int, ...] = (
 
 
 def _copy(request: dict[str, Any], source: str, target: str, keep: tuple[int, ...] = ()) -> None:
-    """Copy a tree as it is: links, pipes, modes, and an overlay's marks of deleted files."""
-    # a user namespace knows one user: all is that one's
+    """Copy a tree unchanged: links, pipes, modes, and an overlay's marks of deleted files."""
+    # a user namespace knows only one user, who owns all files
     owners = ["--no-preserve=ownership"] if request["user_namespace"] else []
     _run(["cp", "-a", *owners, f"{source}/.", target], keep=keep)
 
@@ -102,12 +103,13 @@ Reply = tuple[dict[str, Any], list[int]]
 
 
 def _base(request: dict[str, Any], fds: list[int]) -> Reply:
-    """Make the namespace that workspaces are derived from. With a descriptor: a tar file of it."""
+    """Make the namespace from which workspaces are derived. `fds`: a tar file with the base's
+    files, or nothing."""
     uid, gid = request["uid"], request["gid"]
     if request["user_namespace"]:
         _unshare(_NEW_USER | _NEW_NS)
         _write("/proc/self/setgroups", "deny")
-        # as its root, `cp` reads also what a program left without permission to read
+        # as root of the namespace, `cp` can also read files whose mode forbids reading
         _write("/proc/self/uid_map", f"0 {uid} 1")
         _write("/proc/self/gid_map", f"0 {gid} 1")
     else:
@@ -137,7 +139,7 @@ def _base(request: dict[str, Any], fds: list[int]) -> Reply:
 
 
 def _size(folder: str) -> tuple[int, int]:
-    """Return how many bytes a tree takes, and how many files and folders it has."""
+    """Return the bytes of a tree, and its number of files and folders."""
     found = [os.lstat(folder)]
     for above, folders, files in os.walk(folder):
         found += [os.lstat(f"{above}/{name}") for name in (*folders, *files)]
@@ -145,8 +147,8 @@ def _size(folder: str) -> tuple[int, int]:
 
 
 def _create(request: dict[str, Any], fds: list[int]) -> Reply:
-    """Derive a namespace with a workspace from a base's. `fds`: the base's user and mount
-    namespaces, and the snapshot to start from."""
+    """Derive a namespace with a workspace from that of a base. `fds`: the base's user and mount
+    namespaces, and the snapshot to start from, if any."""
     _enter_both(request, fds)
     _unshare(_NEW_NS)
     _private()
@@ -155,7 +157,7 @@ def _create(request: dict[str, Any], fds: list[int]) -> Reply:
 
 
 def _restore(request: dict[str, Any], fds: list[int]) -> Reply:
-    """Replace a workspace's changes by a snapshot's. `fds`: the workspace's namespaces, the
+    """Replace a workspace's changes by those of a snapshot. `fds`: the workspace's namespaces, the
     snapshot."""
     _enter_both(request, fds)
     _unmount(MERGED)
@@ -164,7 +166,7 @@ def _restore(request: dict[str, Any], fds: list[int]) -> Reply:
 
 
 def _snapshot(request: dict[str, Any], fds: list[int]) -> Reply:
-    """Copy a workspace's changes to a tmpfs that only the returned descriptor keeps alive. `fds`:
+    """Copy a workspace's changes to a tmpfs that lives as long as the returned descriptor. `fds`:
     the workspace's namespaces, the folder of its changes."""
     _enter_both(request, fds)
     place = f"{ROOT}/snapshot"
@@ -177,8 +179,8 @@ def _snapshot(request: dict[str, Any], fds: list[int]) -> Reply:
 
 
 def _workspace(request: dict[str, Any], snapshot: list[int]) -> list[int]:
-    """Mount the writable part and the workspace. Return them open: the workspace, its changes, and
-    /tmp and /dev/shm of the sandbox lie beside them."""
+    """Mount the writable part and the workspace. Return the open folders of the workspace and of
+    its changes. The sandbox's /tmp and /dev/shm are beside the changes."""
     _tmpfs(WORK, request["work_options"])
     for name in ("upper", "aside", "tmp", "shm"):
         os.mkdir(f"{WORK}/{name}")
@@ -191,8 +193,8 @@ def _workspace(request: dict[str, Any], snapshot: list[int]) -> list[int]:
         if not request["user_namespace"]:
             os.chown(f"{WORK}/{name}", request["uid"], request["gid"])
     if request["overlay"]:
-        # a directory's redirects and a file's metadata alone would make changes that only the
-        # kernel can read
+        # with redirects of directories, or copies of metadata alone, only the kernel could read the
+        # changes
         marks = "userxattr" if request["user_namespace"] else "metacopy=off,redirect_dir=off"
         options = f"lowerdir={BASE},upperdir={changes},workdir={WORK}/aside,{marks}"
         _mount("overlay", MERGED, "overlay", _NOSUID | _NODEV, options)
@@ -236,7 +238,7 @@ def send(line: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
 
 
 def receive(line: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """Receive one message with its descriptors; None at the end of the line."""
+    """Receive one message with its descriptors; None if the other end is closed."""
     data, ancillary, _, _ = line.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, content in ancillary:
@@ -246,7 +248,7 @@ def receive(line: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 
 
 def _answer(request: dict[str, Any], fds: list[int]) -> None:
-    """Do one request and reply on the socket that came first."""
+    """Do one request, and reply on the first of the descriptors, a socket."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(fileno=fds[0]) as line:
         try:
@@ -257,7 +259,8 @@ def _answer(request: dict[str, Any], fds: list[int]) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Fork for each request until the other end is closed, which the kernel does when it dies."""
+    """Fork for each request until the other end is closed. The kernel closes it if our parent
+    dies."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which then closes the line
     with socket.socket(fileno=descriptor) as line:

@@ -2,18 +2,18 @@
 
     cgroup v2      a group of our own below a delegated one
     user scope     the same, made by the user's systemd
-    cgroup v1      as root
-    watchdog       no cgroup: limits on each process, and a look at their sum ten times a second
+    cgroup v1      only as root
+    watchdog       without a cgroup: limits each process, and checks their sum ten times a second
 
-A cgroup counts the memory of all processes together, at once, and the kernel ends them when it is
-too much. Limits on a process cannot count together: eight of them may have eight times as much. So
-the last means adds a watchdog. Whichever it is, the number of processes, the length of a file and
-the time on the processor are also limited inside (rft/sandbox/command.py), and the bytes on disk by
-the size of a tmpfs.
+A cgroup counts the memory of all processes together, immediately, and the kernel ends them when it
+is too much. A limit on each process does not count them together: eight processes may have eight
+times as much. So the last means adds a watchdog. All means also limit the number of processes, the
+length of a file and the processor time inside (rft/sandbox/command.py). The size of a tmpfs limits
+the bytes on disk.
 
-A `Cell` limits one call. It is made before the call and removed after it. If we were killed in
-between, its group stays; its name holds who we were, and the next process that makes a cell removes
-what the dead left behind.
+A `Cell` limits one call. It is made before the call and removed after it. If our process was killed
+in between, its group stays. The group's name identifies our process, and the next process that
+makes a cell removes the groups of dead processes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from rft.sandbox import programs
 WATCH_S = 0.1
 _PREFIX = "rft-sandbox"
 _OVERHEAD = 3
-"""Processes of ours in each cell: bubblewrap, its number 1 inside, and the start of a next one."""
+"""Our own processes in each cell: bubblewrap, its number 1 inside, and the start of the next
+one."""
 _REMOVE_S = 5.0
 _JOIN = 'echo $$ > "$0" && exec "$@"'
-"""A shell that moves itself into a group and becomes the command."""
+"""Commands of a shell that moves itself into a group and becomes the command."""
 _ids = itertools.count()
 
 
@@ -51,7 +52,7 @@ class Limits:
     """What one call may use, and how much a sandbox may write: `Limits(wall_s=10)`."""
 
     wall_s: float = 30.0
-    """Until the whole tree of processes is killed."""
+    """Time until the whole tree of processes is killed."""
     cpu_s: int = 30
     """Processor time of each process."""
     memory_bytes: int = 512 * 2**20
@@ -63,30 +64,31 @@ class Limits:
     file_bytes: int = 64 * 2**20
     """The largest file that a process can write."""
     output_bytes: int = 2**20
-    """What is kept of each of stdout and stderr. More is cut and marked."""
+    """How much is kept of stdout, and of stderr. Longer output is cut and marked."""
 
 
 class Cell(Protocol):
     """The limits of one call."""
 
     prefix: list[str]
-    """What comes before the command."""
+    """The words that come before the command."""
 
     def oom(self) -> bool:
-        """Return whether processes were ended for their memory."""
+        """Tell whether processes were killed for using too much memory."""
         ...
 
     async def watch(self, pid: int) -> None:
-        """Return when the tree below `pid` uses too much; without a watchdog, never."""
+        """Return when the tree of processes below `pid` uses too much; without a watchdog, never
+        return."""
         ...
 
     def close(self) -> None:
-        """End what still runs in it, and remove it."""
+        """End all processes that still run in it, and remove it."""
         ...
 
 
 class Fence(Protocol):
-    """A means to limit: makes cells."""
+    """A means to limit calls; it makes cells."""
 
     @property
     def name(self) -> str: ...
@@ -106,7 +108,7 @@ class GroupCell:
 
     folder: Path
     events: str
-    """The file that counts what was killed for its memory."""
+    """The file that counts processes killed for their memory."""
     prefix: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +127,7 @@ class GroupCell:
 
 @dataclass(frozen=True)
 class CgroupV2:
-    """Groups below one that is ours to divide."""
+    """Groups below a group that we may divide."""
 
     parent: Path
     name: str = "cgroup v2"
@@ -142,10 +144,10 @@ class CgroupV2:
 
 @dataclass(frozen=True)
 class CgroupV1:
-    """Groups below ours in the hierarchy of memory, as root. Processes are counted inside, where
-    the program is no longer root's. Joining a group waits until all processors have passed through
-    the kernel's scheduler: 0.1 ms on an idle machine, 14 ms on a busy one. So one hierarchy is
-    joined, not two."""
+    """Groups below our own in the memory hierarchy, as root. The number of processes is limited
+    inside, where the program does not belong to root. Joining a group waits until all processors
+    have passed through the kernel's scheduler: 0.1 ms on an idle machine, 14 ms on a busy one. So a
+    call joins one hierarchy, not two."""
 
     parent: Path
     name: str = "cgroup v1"
@@ -172,7 +174,7 @@ def _set(file: Path, value: int, optional: bool = False) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Kill what is in a group until the kernel lets it be removed."""
+    """Kill the processes in a group until the kernel lets us remove it."""
     deadline = time.monotonic() + _REMOVE_S
     while True:
         with contextlib.suppress(FileNotFoundError):
@@ -191,7 +193,7 @@ def _remove(folder: Path) -> None:
 
 @functools.cache
 def _sweep(parent: Path) -> None:
-    """Remove the groups of processes that are gone. Once per process."""
+    """Remove the groups of dead processes, once per process."""
     for folder in parent.glob(f"{_PREFIX}-*"):
         pid, start = map(int, folder.name.removeprefix(f"{_PREFIX}-").split("-")[:2])
         if started(pid) != start:
@@ -200,8 +202,8 @@ def _sweep(parent: Path) -> None:
 
 
 def started(pid: int) -> int:
-    """Return when a process started, in the kernel's ticks; 0 for none. A number of a process comes
-    back, with another start."""
+    """Return when a process started, in the kernel's ticks; 0 if there is no such process. The
+    kernel reuses process ids, but with another start."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -215,14 +217,15 @@ class ScopeCell:
     prefix: list[str]
 
     def oom(self) -> bool:
-        """Unknown: systemd removes the group with its last process."""
+        """Return False. The answer is unknown, because systemd removes the group with its last
+        process."""
         return False
 
     async def watch(self, pid: int) -> None:
         await asyncio.Event().wait()
 
     def close(self) -> None:
-        """systemd removes the scope."""
+        """Do nothing: systemd removes the scope."""
 
 
 @dataclass(frozen=True)
@@ -255,18 +258,18 @@ class WatchedCell:
         while True:
             await asyncio.sleep(WATCH_S)
             tree = _tree(pid)
-            # pages that are shared count in each process: look twice before ending anybody
+            # shared pages count in each process, so a second sum is needed before we end anything
             if sum(map(_resident, tree)) > self.memory_bytes and sum(map(_proportional, tree)) > self.memory_bytes:
                 self._too_much = True
                 return
 
     def close(self) -> None:
-        """Nothing to remove."""
+        """Do nothing: there is nothing to remove."""
 
 
 @dataclass(frozen=True)
 class Watchdog:
-    """Limits on each process, and a look at all of them."""
+    """Limits on each process, and a regular check of their sum."""
 
     name: str = "rlimits and watchdog"
     counts_together: bool = False
@@ -276,7 +279,7 @@ class Watchdog:
 
 
 def _tree(pid: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for parent in found:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -294,7 +297,8 @@ def _resident(pid: int) -> int:
 
 
 def _proportional(pid: int) -> int:
-    """Return the memory of a process, with shared pages divided among those that share them."""
+    """Return the memory of a process, with shared pages divided among the processes that share
+    them."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -305,7 +309,7 @@ def _proportional(pid: int) -> int:
 # -- which -----------------------------------------------------------------------------------------
 @functools.cache
 def best() -> Fence:
-    """Return the strongest means that works here, found by using it once."""
+    """Return the strongest means that works here. Each is tried once."""
     for fence in _ladder():
         if _works(fence):
             return fence
@@ -313,13 +317,13 @@ def best() -> Fence:
 
 
 def _ladder() -> list[Fence]:
-    """List what might work, the strongest first."""
+    """List the means that might work, the strongest first."""
     groups = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     found: list[Fence] = []
     mount = next((place for place in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) if _is_v2(place)), None)
     if mount is not None and "" in groups:
         ours = mount / groups[""].lstrip("/")
-        # a group with processes cannot be divided, so ours is made beside us rather than below
+        # a group with processes cannot be divided, so a new group may be beside ours, not below
         divided = [folder for folder in (ours, *ours.parents) if folder.is_relative_to(mount) and _divides(folder)]
         found += [CgroupV2(folder) for folder in divided]
     if (address := os.environ.get("XDG_RUNTIME_DIR")) and shutil.which("systemd-run"):
@@ -334,7 +338,8 @@ def _is_v2(place: Path) -> bool:
 
 
 def _divides(folder: Path) -> bool:
-    """Return whether a group hands memory and pids down to the groups below it, and is ours."""
+    """Tell whether a group controls memory and pids in the groups below it, and we may write to
+    it."""
     with contextlib.suppress(OSError):
         handed = (folder / "cgroup.subtree_control").read_text(encoding="ascii").split()
         return {"memory", "pids"} <= set(handed) and os.access(folder, os.W_OK)

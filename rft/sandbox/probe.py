@@ -1,11 +1,11 @@
-"""Find out what this machine can guarantee, by doing it once.
+"""Find out what this machine can guarantee, by making one small sandbox.
 
-Whether a kernel allows namespaces, an overlay or a filter is decided by its version, its settings,
-a security module and the container around us. No file says it reliably. So the first use in a
-process makes a small sandbox, and looks from inside at what holds. The result is kept.
+The kernel's version and settings, a security module and the container around us decide whether the
+kernel allows namespaces, an overlay or a filter. No file says it reliably. So the first use in a
+process makes a small sandbox, and checks from inside what holds. The result is kept.
 
-Each guarantee is held or not, and says by what, or why not and what to do. `require` refuses code
-that nobody has read where one is not held.
+Each guarantee is held or not held. It says what holds it, or why it is not held and what to do. If
+one is not held, `require` refuses to run code that nobody has read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ printf '"filter": "%s", ' "$(sed -n 's/^Seccomp:[[:space:]]*//p' /proc/self/stat
 printf '"interfaces": "%s", ' "$(sed -n 's/^ *\([^: ]*\):.*/\1/p' /proc/net/dev | tr '\n' ' ')"
 printf '"folders": "%s"}' "$(ls / | tr '\n' ' ')"
 """
-"""Run inside: what a program sees of its rights, its network and its files."""
+"""Reports, from inside, what a program sees of its rights, its network and its files."""
 _REPLACE = 'rm -r folder; mkdir folder; [ -z "$(ls folder)" ]'
-"""Replacing a folder of the base needs marks that not every file system can hold."""
+"""Replaces a folder of the base. That needs marks which not every file system can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Guarantee:
     name: str
     held: bool
     why: str
-    """By what it is held; or why it is not, and what to do."""
+    """What holds it; or why it is not held, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Info:
         return [guarantee for guarantee in self.guarantees if not guarantee.held]
 
     def require(self, allow_weaker: bool = False) -> None:
-        """Raise InfrastructureError where a guarantee is not held. Where no sandbox can be made,
-        nothing allows it."""
+        """Raises InfrastructureError if a guarantee is not held. `allow_weaker` accepts that,
+        unless no sandbox can be made at all."""
         missing = self.missing()
         if missing and (self.level == "none" or not allow_weaker):
             what = "; ".join(f"{guarantee.name}: {guarantee.why}" for guarantee in missing)
@@ -74,7 +74,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What works here, and what it guarantees."""
+    """What works on this machine, and what it guarantees."""
 
     info: Info
     means: Means
@@ -85,7 +85,7 @@ _found: dict[int, Machine] = {}
 
 
 async def machine() -> Machine:
-    """Return what works here, found out at the first call of this process."""
+    """Return what works on this machine. The first call in a process finds it out."""
     user = os.geteuid()
     if user not in _found:
         _found[user] = await _probe()
@@ -141,7 +141,7 @@ def _version() -> tuple[int, ...]:
 
 
 def _judge(seen: dict[str, str], means: Means, mode: Mode) -> Iterator[Guarantee]:
-    """Yield each guarantee, by what was seen inside."""
+    """Yield each guarantee, judged by what was seen inside."""
     folders = set(seen["folders"].split())
     strange = folders - {"usr", "etc", "proc", "dev", "tmp", "ws", *(name.strip("/") for name in command.SYSTEM)}
     yield Guarantee(

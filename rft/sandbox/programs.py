@@ -1,8 +1,8 @@
-"""The programs that sandboxes are made with, and the PATH by which they are started.
+"""The programs that make sandboxes, and the PATH by which they are found.
 
-They may lie outside /usr/bin, as in Nix, Homebrew or a folder of the user's own. What starts them
-must not get our environment, because it holds secrets that can be read inside. So it gets a PATH
-alone: the folders in which our own PATH has these programs, then the system's.
+They may be outside /usr/bin, as with Nix, with Homebrew or in a folder of the user. They must not
+get our environment, because programs inside the sandbox could read the secrets in it. So they get
+only a PATH: the folders in which our own PATH has these programs, then the system's folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def missing() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return all that the programs around a sandbox are given."""
+    """Return the environment of the programs around a sandbox."""
     return {"PATH": _path(os.environ.get("PATH", os.defpath))}
 
 

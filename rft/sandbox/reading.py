@@ -2,15 +2,15 @@
 
 Code in a sandbox cannot see the host's files. But it can leave `answer.json -> /etc/shadow`, and
 a program on the host that opens that name reads the host's file. It can leave a pipe, on which a
-reader waits for ever, or a file of many gigabytes. So nothing here follows a name that the other
-side chose: each folder of a path is opened relative to the one above it (`dir_fd`) and never
-through a link, without waiting, and what was opened is looked at before it is read.
+reader waits for ever, or a file of many gigabytes. So nothing here trusts a name that the other
+side chose. Each folder of a path is opened relative to the one above it (`dir_fd`), never through a
+link, and without waiting. What was opened is checked before it is read.
 
-    read_file    a regular file up to a size
-    write_file   a file that replaces whatever had its name, link or pipe included
-    list_files   what is there, with its kind and size; links are named, never followed
+    read_file    reads a regular file up to a size
+    write_file   writes a file, and replaces anything of that name, also a link or a pipe
+    list_files   lists names with their kind and size; links are named, never followed
 
-What cannot be read is a `Refusal`: it is the doing of the code in the sandbox, no fault of ours.
+If something cannot be read, a `Refusal` is raised: the code in the sandbox caused it, not we.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def read_file(folder: int, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
 
 
 def write_file(folder: int, path: str, content: bytes, owner: tuple[int, int] | None = None) -> None:
-    """Write a file below `folder`, with the folders above it, and never through a link. `owner`:
-    user and group of what is made. Raises Refusal."""
+    """Write a file below `folder`, never through a link, and make missing folders above it.
+    `owner`: the user and group of what is made. Raises Refusal."""
     *parents, name = parts(path)
     with _walk(folder, parents, path, make=owner or (-1, -1)) as parent, refusing(path):
         part = f".{os.urandom(8).hex()}.part"
@@ -91,8 +91,8 @@ def write_file(folder: int, path: str, content: bytes, owner: tuple[int, int] | 
 
 
 def list_files(folder: int, path: str = ".", max_files: int = MAX_FILES) -> list[Entry]:
-    """List all below a folder, sorted. Raises Refusal for more than `max_files` names or a tree
-    deeper than `MAX_DEPTH`: nothing is left out."""
+    """List all names below a folder, sorted. No name is left out: it raises Refusal for more than
+    `max_files` names, or for a tree deeper than `MAX_DEPTH`."""
     where = [] if path in ("", ".") else parts(path)
     with _walk(folder, where, path) as start, refusing(path):
         found: list[Entry] = []
@@ -104,8 +104,8 @@ def list_files(folder: int, path: str = ".", max_files: int = MAX_FILES) -> list
 
 
 def check_folder(folder: int, path: str) -> str:
-    """Return a path of a folder below `folder`, without superfluous parts. Raises Refusal where
-    there is none, or one that its owner cannot enter."""
+    """Return the path of a folder below `folder`, without superfluous parts. Raises Refusal if
+    there is no such folder, or if its owner cannot enter it."""
     names = [] if path in ("", ".") else parts(path)
     for depth in range(len(names) + 1):
         with _walk(folder, names[:depth], path) as place:
@@ -115,7 +115,7 @@ def check_folder(folder: int, path: str) -> str:
 
 
 def parts(path: str) -> list[str]:
-    """Split a relative path into names. Raises Refusal for an absolute one and for `..`."""
+    """Split a relative path into names. Raises Refusal for an absolute path and for `..`."""
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or ".." in names or "\0" in path or PurePosixPath(path).is_absolute():
         raise Refusal(f"{path!r} is not a path inside the workspace. Write a relative path without '..'.")
@@ -125,7 +125,7 @@ def parts(path: str) -> list[str]:
 
 
 def kind_of(mode: int) -> Kind:
-    """Name what a mode describes."""
+    """Name the kind of file that a mode describes."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -136,7 +136,7 @@ def kind_of(mode: int) -> Kind:
 @contextlib.contextmanager
 def _walk(folder: int, names: list[str], path: str, make: tuple[int, int] | None = None) -> Iterator[int]:
     """Yield the folder `names` below `folder`, opened name by name. `make`: the owner of missing
-    ones."""
+    folders, which are made."""
     here = os.dup(folder)
     try:
         for name in names:
@@ -178,7 +178,7 @@ def _below(folder: int, prefix: str, depth: int) -> Iterator[Entry]:
 
 
 def _read(handle: int, max_bytes: int, path: str) -> bytes:
-    """Read to the end, at most `max_bytes`: the file may grow while it is read."""
+    """Read to the end, but at most `max_bytes`, because the file may grow while it is read."""
     pieces: list[bytes] = []
     total = 0
     while piece := os.read(handle, 2**20):
@@ -205,7 +205,7 @@ _WHY = {
 
 @contextlib.contextmanager
 def refusing(path: str) -> Iterator[None]:
-    """Say in words what the kernel refused, where the cause lies in the workspace."""
+    """Turn the kernel's error into a Refusal in words, if the cause is in the workspace."""
     try:
         yield
     except OSError as error:

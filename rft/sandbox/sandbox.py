@@ -1,19 +1,20 @@
-"""Run code that a model wrote, and lose nothing by it.
+"""Run code that a model wrote, isolated from the host.
 
     with contextlib.closing(await Base.of_folder(Path("repository"))) as base:
         async with create(Spec(base, Limits(wall_s=10))) as sandbox:
             outcome = await sandbox.exec(["python3", "-c", "print(6 * 7)"])
-            sandbox.read_file("answer.json")
+            answer = await sandbox.read_file("answer.json")
 
-Each call runs in new processes, and all of them end with it. What persists is the workspace, which
-the program sees as /ws, and its /tmp. There is no network. A sandbox does one thing at a time:
-calls, snapshots and restores wait for one another.
+Each call runs in new processes, and all of them end with it. The workspace, which the program sees
+as /ws, and its /tmp persist. There is no network. A sandbox does one thing at a time: calls,
+snapshots and restores wait for one another.
 
-What the kernel of a machine refuses is named by `info()`. `create` then refuses too, because code
-that nobody has read would run with less than it is believed to; `allow_weaker=True` accepts that.
+`info()` names the guarantees that this machine's kernel refuses. If it refuses one, `create` fails,
+because code that nobody has read would be less confined than we think. `allow_weaker=True` accepts
+that.
 
-Namespaces are not a virtual machine. The program speaks to the host's kernel, if only in the calls
-that the filter leaves, and a fault in that kernel is a way out.
+Namespaces are not a virtual machine. The program uses the host's kernel, though only by the system
+calls that the filter allows. A fault in that kernel is a way out.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Spec:
     base: Base
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables for each call, besides the few that rft/sandbox/command.py sets."""
+    """Environment variables of each call, besides the few that rft/sandbox/command.py sets."""
     allow_weaker: bool = False
-    """Run also where the kernel refuses a guarantee."""
+    """Also run where the kernel refuses a guarantee."""
 
 
 class Sandbox:
-    """A workspace, and calls in it. Made by `create` and by `branch`."""
+    """A workspace, and calls in it. `create` and `branch` make one."""
 
     def __init__(self, spec: Spec, workspace: Workspace, machine: probe.Machine) -> None:
         self._spec, self._workspace, self._machine = spec, workspace, machine
@@ -80,7 +81,7 @@ class Sandbox:
             what, means = Call(cmd, input, where, variables), self._machine.means
             ready, self._next = self._next, None
             self._running = asyncio.ensure_future(call.run(means, self._workspace, limits, what, ready))
-            if self._called:  # who calls a second time will do so again; most graders call once
+            if self._called:  # a second call promises more calls; most graders call once
                 self._next = asyncio.create_task(call.prepare(means, self._workspace, self._spec.limits))
             self._called = True
             try:
@@ -98,13 +99,13 @@ class Sandbox:
             return await asyncio.to_thread(reading.read_file, self._workspace.folder, path, max_bytes)
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Write a file, with the folders above it. Raises reading.Refusal."""
+        """Write a file, and make missing folders above it. Raises reading.Refusal."""
         owner = self._spec.base.user if os.geteuid() == 0 else None
         async with self._using():
             await asyncio.to_thread(reading.write_file, self._workspace.folder, path, content, owner)
 
     async def list_files(self, path: str = ".") -> list[reading.Entry]:
-        """List all below a folder, sorted. Raises reading.Refusal."""
+        """List all names below a folder, sorted. Raises reading.Refusal."""
         async with self._using():
             return await asyncio.to_thread(reading.list_files, self._workspace.folder, path)
 
@@ -124,7 +125,7 @@ class Sandbox:
         """Return to a snapshot. /tmp is empty afterwards."""
         async with self._using():
             snapshot = self._snapshot(snapshot_id)
-            await self._drop()  # it has the files of before
+            await self._drop()  # the prepared call has the old files
             await self._workspace.restore(snapshot)
 
     async def branch(self, snapshot_id: str, n: int) -> list[Sandbox]:
@@ -143,7 +144,7 @@ class Sandbox:
         return made
 
     async def close(self) -> None:
-        """End it, with a call that runs, and free what it wrote. Idempotent."""
+        """End the sandbox and any running call, and free what it wrote. May be called twice."""
         self._closing = True
         if self._running is not None:
             self._running.cancel()
@@ -157,16 +158,16 @@ class Sandbox:
 
     @property
     def folder(self) -> int:
-        """The workspace, as an open folder of this process, for whoever walks it by `dir_fd`. A
+        """The workspace, as an open folder of this process, for code that walks it by `dir_fd`. A
         restore replaces it."""
         return self._workspace.folder
 
     def info(self) -> Info:
-        """Say what holds, and how."""
+        """Say which guarantees hold, and by what means."""
         return self._machine.info
 
     async def _drop(self) -> None:
-        """End the call that is prepared."""
+        """End the prepared call."""
         ready, self._next = self._next, None
         if ready is not None:
             with contextlib.suppress(InfrastructureError, OSError):
@@ -188,8 +189,8 @@ class Sandbox:
 
 @asynccontextmanager
 async def create(spec: Spec) -> AsyncIterator[Sandbox]:
-    """Make a sandbox, and close it at the end of the block. Raises InfrastructureError where it
-    would hold less than promised."""
+    """Make a sandbox, and close it at the end of the block. Raises InfrastructureError if a
+    guarantee does not hold."""
     machine = await probe.machine()
     machine.info.require(spec.allow_weaker)
     sandbox = Sandbox(spec, await Workspace.create(spec.base, spec.limits.disk_bytes), machine)

@@ -1,25 +1,25 @@
-"""Deny system calls that no program under test needs and that have opened kernels before.
+"""Deny system calls that no program under test needs, and that have opened kernels to attacks.
 
-Namespaces hide the host's files and processes, but a sandboxed program still speaks to the host's
+Namespaces hide the host's files and processes, but a sandboxed program still uses the host's
 kernel. This filter makes that surface smaller: tracing, mounting, BPF, keyrings, io_uring, modules
-and new namespaces answer "not permitted". It is a list of what is denied, so that an ordinary
-program runs as elsewhere.
+and new namespaces answer "not permitted". It lists what is denied, not what is allowed, so that an
+ordinary program runs as elsewhere.
 
 The kernel runs the filter as a small program in BPF before each system call. bubblewrap loads it
-from a descriptor. We write the program ourselves: each instruction is eight bytes, and all that we
-need is "load a word", "jump if equal" and "return". A call's number means something only together
-with its architecture, so the program first checks that: another one, 32-bit calls on x86_64 for
-example, kills the process. x32 calls, which share x86_64's architecture, are denied by their bit.
+from a descriptor. We write the program ourselves: each instruction is eight bytes, and we need
+little more than "load a word", "jump if equal" and "return". A call's number has a meaning only for
+one architecture, so the program first checks the architecture. Another one, such as 32-bit calls on
+x86_64, kills the process. x32 calls have the architecture of x86_64, and are denied by their bit.
 
 The answers:
 
-- EPERM: the call exists, and may not be used.
-- EAFNOSUPPORT: a socket of another family than the four of `SOCKETS`.
-- ENOSYS: the call does not exist. C libraries then use the older one. `clone3` hides its flags in
+- EPERM: the call exists, but may not be used.
+- EAFNOSUPPORT: a socket of a family that is not one of the four in `SOCKETS`.
+- ENOSYS: the call does not exist. C libraries then use the older call. `clone3` hides its flags in
   memory that a filter cannot read, so programs must use `clone`, whose flags are checked. Memory
-  that belongs to no process (`memfd_create`, System V segments) escapes a count of the processes'
-  memory, so it does not exist either.
-- kill: the wrong architecture.
+  that belongs to no process (`memfd_create`, System V segments) is missing when we count the memory
+  of processes, so these calls do not exist either.
+- kill: the architecture is wrong.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from rft.errors import InfrastructureError
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 """BPF: load a word at an offset, compare it with a constant, return a constant."""
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
-"""Where `struct seccomp_data` holds a call's number, architecture and first arguments."""
+"""The offsets of a call's number, architecture and first arguments in `struct seccomp_data`."""
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT = 0x40000000
 
 NEW_NAMESPACES = 0x7E020080
 """The flags CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME} of clone."""
 _TERMINAL_INPUT, _TERMINAL_PASTE = 0x5412, 0x541C
-"""ioctl TIOCSTI and TIOCLINUX: type into the terminal that we were started from."""
+"""ioctl TIOCSTI and TIOCLINUX: they type into the terminal from which we were started."""
 
 DENIED = {
     "x86_64": {
@@ -83,26 +83,26 @@ DENIED = {
         "set_mempolicy_home_node": 450, "vmsplice": 75,
     },
 }  # fmt: skip
-"""Answered by EPERM: the call's name -> its number, per machine."""
+"""Calls answered by EPERM: for each machine, name -> number."""
 
 ABSENT = {
     "x86_64": {"clone3": 435, "memfd_create": 319, "memfd_secret": 447, "shmget": 29},
     "aarch64": {"clone3": 435, "memfd_create": 279, "memfd_secret": 447, "shmget": 194},
 }
-"""Answered by ENOSYS."""
+"""Calls answered by ENOSYS."""
 
 CHECKED = {
     "x86_64": {"clone": 56, "ioctl": 16, "socket": 41, "socketpair": 53},
     "aarch64": {"clone": 220, "ioctl": 29, "socket": 198, "socketpair": 199},
 }
-"""Decided by an argument."""
+"""Calls that are allowed or denied by an argument."""
 
 SOCKETS = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16}
-"""The socket families that exist inside. A network namespace does not confine every other one: over
-vsock, a virtual machine speaks to its host."""
+"""The socket families that exist inside. A network namespace does not confine all the others: over
+vsock, a virtual machine can reach its host."""
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""How the kernel names each machine in `struct seccomp_data`."""
+"""The kernel's number of each machine in `struct seccomp_data`."""
 
 
 def program(machine: str | None = None) -> bytes:

@@ -1,19 +1,19 @@
-"""Give each rollout files of its own: a workspace over a shared base, with snapshots.
+"""Give each rollout its own files: a workspace over a shared base, with snapshots.
 
 A `Base` is a tree of files, copied once, that nobody changes. A `Workspace` is an overlay: it shows
-the base, and what is written goes to a tmpfs of limited size. So a workspace of a large repository
-costs milliseconds and no memory until something is written, and a snapshot costs what was changed,
-not what is there. Where the kernel refuses an overlay, a workspace is a copy of the base.
+the base, and writes go to a tmpfs of limited size. So a workspace of a large repository costs
+milliseconds, and no memory until something is written. A snapshot costs only as much as the
+changes. Where the kernel refuses an overlay, a workspace is a copy of the base.
 
     base        folder, `git archive` or nothing     ->  read-only tree
     workspace   base + changes                       ->  what the sandbox sees as /ws
     snapshot    a copy of the changes                ->  restored here, or the start of a branch
     changes     added, modified and deleted files, read from the overlay's own record
 
-A snapshot is of files. Processes have none: each call of a sandbox starts a new one.
+A snapshot holds files and no processes: each call of a sandbox starts new processes.
 
-Only rft/sandbox/keeper.py mounts; this module asks it, and holds the descriptors that it returns.
-With the last of them, the kernel frees the mounts and their memory.
+Only rft/sandbox/keeper.py mounts. This module asks it, and holds the descriptors that it returns.
+When the last of them is closed, the kernel frees the mounts and their memory.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from rft.errors import InfrastructureError, UserError
 from rft.sandbox import keeper, limits, programs, reading
 
 FIRST_FREE_USER = 62_501
-"""As root, the sandbox runs as the first number from here on that is not a user of this machine."""
+"""As root, the sandbox runs under the first user id from here on that this machine does not use."""
 BYTES_PER_FILE = 4096
-"""How many files a workspace may hold: an empty file costs the kernel memory too."""
+"""A workspace may hold one file per so many bytes, because empty files also cost kernel memory."""
 REPLY_S = 600.0
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
@@ -54,7 +54,7 @@ class Mode:
     uid: int
     gid: int
     user_namespace: bool
-    """Whether mounting needs a user namespace: for everybody but root."""
+    """Whether mounting needs a user namespace. It does for everybody except root."""
     overlay: bool = True
 
     def request(self) -> dict[str, Any]:
@@ -62,7 +62,8 @@ class Mode:
 
 
 def mode_of_this_process(overlay: bool = True) -> Mode:
-    """Return who the sandboxes of this process run as: root's as a user without any rights."""
+    """Return the user of this process's sandboxes. Those of root run as a user without any
+    rights."""
     if os.geteuid() == 0:
         uid = next(number for number in range(FIRST_FREE_USER, 65_000) if not _is_user(number))
         return Mode(uid, uid, user_namespace=False, overlay=overlay)
@@ -103,24 +104,24 @@ class _Keeper:
         return reply, received
 
     def close(self) -> None:
-        """End it. What it mounted stays as long as somebody holds it. A copy of this process that
-        was forked only lets go of it."""
+        """End the keeper. Its mounts stay as long as somebody holds them. A forked copy of this
+        process only closes its end of the line."""
         if self._line is None or self._process is None:
             return
         self._line.close()
         self._line = None
         if self._owner == os.getpid():
             self._process.kill()
-            self._process.wait()  # or a zombie would be left
+            self._process.wait()  # otherwise a zombie would be left
         else:
-            self._process.returncode = 0  # not our child: nobody waits for it
+            self._process.returncode = 0  # not our child, so we do not wait for it
 
     def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         with self._lock:
             try:
                 keeper.send(self._started(), message, fds)
             except (BrokenPipeError, ConnectionResetError):
-                self.close()  # it was killed: the next one is as good
+                self.close()  # it was killed, so we start another one
                 keeper.send(self._started(), message, fds)
 
     def _started(self) -> socket.socket:
@@ -130,7 +131,7 @@ class _Keeper:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 argv = [sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve()), str(theirs.fileno())]
-                # its own session: Ctrl-C is for us, and our end closes the line
+                # a session of its own: Ctrl-C is for us, and our end closes the line
                 self._process = subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,
@@ -149,8 +150,8 @@ atexit.register(_keeper.close)
 
 
 async def _ask(message: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
-    """Ask the keeper without blocking the loop. Who is cancelled meanwhile gets no descriptors, so
-    they are closed."""
+    """Ask the keeper without blocking the loop. If the caller is cancelled meanwhile, the
+    descriptors are closed."""
     asking = asyncio.ensure_future(asyncio.to_thread(_keeper.ask, message, fds))
     try:
         return await asyncio.shield(asking)
@@ -163,7 +164,7 @@ async def _ask(message: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[s
 # -- the base --------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False, slots=True)
 class Base:
-    """A tree of files that workspaces start from. Make one with `of_folder`, `of_commit` or
+    """A tree of files from which workspaces start. Make one with `of_folder`, `of_commit` or
     `empty`, and close it after its workspaces."""
 
     mode: Mode
@@ -176,17 +177,16 @@ class Base:
     binds: tuple[Path, ...]
     """Folders of the host that the sandbox may read, at their own paths."""
     on_disk: Path | None = None
-    """Where the copy is, if not in memory."""
+    """The folder of the copy, if it is not in memory."""
     _closed: list[bool] = field(default_factory=list)
 
     @classmethod
     async def of_folder(
         cls, folder: Path, binds: Sequence[Path] = (), mode: Mode | None = None, disk: Path | None = None
     ) -> Base:
-        """Copy a folder. Raises UserError for a missing one. `disk`: a folder in which to keep the
-        copy, for a tree that is too large for memory. `close` removes it there, so close such a
-        base after its workspaces. What a process that was killed left there, the next one
-        removes."""
+        """Copy a folder. Raises UserError if it is missing. `disk`: a folder for the copy, if the
+        tree is too large for memory. `close` removes the copy, so close such a base after its
+        workspaces. If a process is killed, the next one removes its copies."""
         for wanted in (folder, *([disk] if disk else [])):
             if not wanted.is_dir():
                 raise UserError(f"{wanted}: the base of a workspace must be a folder that exists.")
@@ -196,8 +196,8 @@ class Base:
     async def of_commit(
         cls, repository: Path, commit: str, binds: Sequence[Path] = (), mode: Mode | None = None
     ) -> Base:
-        """Extract a commit's files alone. A clone or a checkout would also hold the later commits,
-        in which an agent finds the answers."""
+        """Extract only a commit's files. A clone or a checkout would also hold later commits, in
+        which an agent finds the answers."""
         with tempfile.TemporaryFile() as archive:
             # root may archive a repository of another user
             argv = ["git", "-c", "safe.directory=*", "-C", str(repository), "archive", "--format=tar", commit]
@@ -240,7 +240,8 @@ class Base:
         return self.mode.uid, self.mode.gid
 
     def close(self) -> None:
-        """Idempotent. Workspaces made before stay, unless the copy is on disk."""
+        """Close the base; may be called twice. Workspaces made before stay, unless the copy is on
+        disk."""
         if not self._closed:
             self._closed.append(True)
             _close(self.user_namespace, self.mount_namespace, self.folder)
@@ -252,8 +253,8 @@ _PLACE = "rft-base"
 
 
 def _place(disk: Path) -> Path:
-    """Make a folder for a base that nobody else may enter, and remove those of processes that are
-    gone."""
+    """Make a folder for a base that nobody else may enter, and remove the folders of dead
+    processes."""
     for left in disk.glob(f"{_PLACE}-*-*-*"):
         pid, start = left.name.split("-")[2:4]
         if not (pid.isdecimal() and start.isdecimal()) or limits.started(int(pid)) != int(start):
@@ -265,11 +266,11 @@ def _place(disk: Path) -> Path:
 
 
 def _remove(place: Path) -> None:
-    """Remove a tree, with folders in it that nobody may write to. Raises InfrastructureError."""
+    """Remove a tree, even if its folders are not writable. Raises InfrastructureError."""
     try:
         for above, folders, _ in os.walk(place):
             for path in (f"{above}/{name}" for name in folders):
-                if not os.path.islink(path):  # what a link leads to is not ours
+                if not os.path.islink(path):  # the target of a link is not ours
                     os.chmod(path, 0o700)
         shutil.rmtree(place)
     except OSError as error:
@@ -279,7 +280,7 @@ def _remove(place: Path) -> None:
 # -- the workspace ---------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference to the base, such as `Change("src/a.py", "modified", "file")`."""
+    """One difference from the base, such as `Change("src/a.py", "modified", "file")`."""
 
     path: str
     how: Literal["added", "modified", "deleted"]
@@ -307,13 +308,13 @@ class Workspace:
     user_namespace: int
     mount_namespace: int
     folder: int
-    """The workspace, open: what the sandbox sees."""
+    """The workspace as the sandbox sees it, open."""
     changed: int
-    """The changes alone, open."""
+    """Only the changes, open."""
 
     @classmethod
     async def create(cls, base: Base, disk_bytes: int, start: Snapshot | None = None) -> Workspace:
-        """Mount a workspace of a base, or one that starts with a snapshot's changes."""
+        """Mount a workspace of a base. `start`: a snapshot whose changes it begins with."""
         message = {"do": "create", **_request(base, disk_bytes)}
         fds = [base.user_namespace, base.mount_namespace, *([start.folder] if start else [])]
         _, received = await _ask(message, fds)
@@ -327,8 +328,8 @@ class Workspace:
         return Snapshot(*received)
 
     async def restore(self, snapshot: Snapshot) -> None:
-        """Replace all changes, and all of /tmp, by a snapshot's. Where that fails or is cancelled,
-        there is no workspace any more."""
+        """Replace all changes by those of a snapshot, and empty /tmp. If that fails or is
+        cancelled, the workspace is closed."""
         message = {"do": "restore", **_request(self.base, self.disk_bytes)}
         fds = [self.user_namespace, self.mount_namespace, snapshot.folder]
         try:
@@ -340,15 +341,15 @@ class Workspace:
         self.folder, self.changed = received
 
     def changes(self) -> list[Change]:
-        """List the differences to the base, sorted by path. Raises reading.Refusal for a tree that
-        is too large or too deep."""
+        """List the differences from the base, sorted by path. Raises reading.Refusal for a tree
+        that is too large or too deep."""
         found = sorted(_compare(self.changed, self.base.folder, "", whole=not self.base.mode.overlay), key=_by_path)
         if len(found) > reading.MAX_FILES:
             raise reading.Refusal(f"The workspace has more than {reading.MAX_FILES:,} changes.")
         return found
 
     def close(self) -> None:
-        """Idempotent."""
+        """Free the workspace; may be called twice."""
         if self.folder >= 0:
             _close(self.user_namespace, self.mount_namespace, self.folder, self.changed)
             self.folder = -1
@@ -360,7 +361,7 @@ def _by_path(change: Change) -> tuple[str, str]:
 
 def _request(base: Base, disk_bytes: int) -> dict[str, Any]:
     num_bytes, num_files = disk_bytes, max(1024, disk_bytes // BYTES_PER_FILE)
-    if not base.mode.overlay:  # the copy of the base lies in the same tmpfs
+    if not base.mode.overlay:  # the copy of the base is in the same tmpfs
         num_bytes, num_files = num_bytes + base.num_bytes, num_files + base.num_files
     return {**base.mode.request(), "work_options": f"mode=755,size={num_bytes},nr_inodes={num_files}"}
 
@@ -372,8 +373,8 @@ def _close(*fds: int) -> None:
 
 # -- changes ---------------------------------------------------------------------------------------
 def _compare(changed: int, base: int | None, prefix: str, whole: bool) -> Iterator[Change]:
-    """Yield the differences below one folder. `whole`: what is missing in `changed` was deleted;
-    otherwise the overlay marks what was."""
+    """Yield the differences below one folder. `whole`: a name that is missing in `changed` was
+    deleted; otherwise the overlay marks deleted names."""
     if prefix.count("/") > reading.MAX_DEPTH:
         raise reading.Refusal(f"{prefix[:80]!r}... is deeper than {reading.MAX_DEPTH} folders.")
     before = _stats(base) if base is not None else {}
@@ -422,7 +423,7 @@ def _opened(name: str, parent: int) -> Iterator[int]:
 
 
 def _hides(folder: int) -> bool:
-    """Return whether a changed folder replaces the base's of the same name."""
+    """Tell whether a changed folder replaces the base's folder of the same name."""
     for name in _OPAQUE:
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"y":
@@ -440,7 +441,7 @@ def _all(parent: int, name: str, about: os.stat_result, path: str, how: Literal[
 
 
 def _differ(name: str, changed: int, about: os.stat_result, base: int, old: os.stat_result) -> bool:
-    """Return whether two files or links differ, in kind, in being a program or in bytes."""
+    """Tell whether two files or links differ: in kind, in being executable, or in bytes."""
     if stat.S_IFMT(about.st_mode) != stat.S_IFMT(old.st_mode) or (about.st_mode ^ old.st_mode) & 0o111:
         return True
     if stat.S_ISLNK(about.st_mode):

@@ -1,12 +1,13 @@
-"""Stage `baseline`: how good is the agent today, and would RFT help at all?
+"""Stage `baseline`: measures how good the agent is today, and whether RFT would help.
 
-What is served now plays k rollouts of each validation example. RFT learns from examples that are
-sometimes solved and sometimes not, so the report has, beside the mean, the best-of-k curve (the
-room for improvement) and the shares always failed, always solved and mixed. The readiness verdict
-follows a common rule: above 95 %, not worth it; near zero even for the best of k, or above the
-lowest score on one example of many, not yet (warm-start first: the reason names the settings that
-do it here); between, ready. Both limits are shares of the grader's range. If the numbers point to a
-misconfiguration (rft/rollouts/suspicion.py), the verdict is suspect.
+The agent that is served now plays k rollouts of each validation example. RFT learns from examples
+that are sometimes solved and sometimes not. So beside the mean, the report has the best-of-k curve
+(the room for improvement) and the shares always failed, always solved and mixed. The readiness
+verdict follows a common rule. Above 95 % it is "not worth it". It is "not yet" if even the best of
+k is near zero, or only one of many examples ever scored above the lowest score. Then a warm start
+comes first, and the reason names the settings for it. Between these limits it is "ready". Both
+limits are shares of the grader's range. If the numbers point to a misconfiguration
+(rft/rollouts/suspicion.py), the verdict is suspect.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from rft.sampling import policies
 from rft.scale import of_range, share
 
 FEW, ENOUGH = 8, 24
-"""With fewer examples a verdict says little, and one lucky rollout is an eighth of it."""
+"""With fewer than FEW examples a verdict says little, because one lucky rollout is an eighth of it
+or more. The advice is to measure ENOUGH."""
 Readiness = Literal["not worth it", "not yet", "ready", "suspect"]
 
 
@@ -71,7 +73,7 @@ def _measure(params: config.Params, work: Path, stage_folder: Path) -> None:
 
 
 def _too_long(sampled: Sequence[LogRow]) -> str:
-    """Say how often what a tool returned had no room; empty if it always had."""
+    """Say how often a tool's reply did not fit into the context; empty if it always did."""
     told = [dialogue(row).turns for row in sampled if row.num_tool_errors]
     count = sum(any(result["content"] == NO_ROOM for turn in turns for result in turn.results) for turns in told)
     if not count:
@@ -98,7 +100,7 @@ def _readiness(result: reports.Evaluation, section: config.Baseline) -> tuple[Re
 
 
 def _num_ever_scored(result: reports.Evaluation) -> int:
-    """Count the examples of which a rollout scored above the lowest score."""
+    """Count the examples with a rollout that scored above the lowest score."""
     low = result.range[0]
     return sum(any(score is not None and score > low for score in row.scores) for row in result.rows)
 
@@ -109,7 +111,7 @@ def _too_few(num: int) -> str:
 
 
 def _remedy(section: config.Policy, ours: recipe.Recipe) -> str:
-    """Name what makes the agent ready for training, with what there is."""
+    """Name what makes this agent ready for training, given its recipe and settings."""
     confirmed = "Where people confirmed production's answers, train.algorithm: supervised imitates these "
     confirmed += "(train.source: traffic)"
     if not ours.has_demonstrations:

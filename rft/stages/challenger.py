@@ -9,19 +9,19 @@ The middle arm says what the prompt alone is worth, so that the gate can prefer 
 candidate. All arms share examples, numbers of answers and random streams, so that differences are
 paired.
 
-Each arm answers as it is served: the champion as it was promoted to be, the candidates by
-`policy.serve`. Where an answer is made of several rollouts (rft/rollouts/serving.py), all are
-graded, and the log says of the others that they were not served. So the report can have the means
-of single rollouts beside those of answers. Greedy decoding is measured once, as a single rollout.
+Each arm answers as it is served: the champion as its promotion says, the candidates by
+`policy.serve`. Where an answer is made from several rollouts (rft/rollouts/serving.py), all are
+graded, and the log marks those that were not served. So the report has the means of single rollouts
+beside those of answers. Greedy decoding is measured once, as a single rollout.
 
 Then each arm plays `challenger.shown` validation examples once more, by single rollouts, for people
-to read: the dialogues of the test set stay closed. They have files of their own, which the gate
-does not read, and random streams of their own, so that they move nothing that is measured.
+to read: the dialogues of the test set stay closed. They have their own files, which the gate does
+not read, and their own random streams, so they change nothing that is measured.
 
 A grader that declares `reports_hacks` must prove it first: the recipe's exploits are played against
-it, with its tools (side effects included, as in rollouts). The report says which of them it
+it, with its tools (side effects included, as in rollouts). The report says which exploits it
 flagged, because the gate trusts a hack rate only if the grader was seen to flag a hack. Under
-`gate.require_hack_source` a grader that flags none ends the stage before its rollouts.
+`gate.require_hack_source` a grader that flags none of them ends the stage before its rollouts.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _play_shown(
     report: progress.Reporter,
     done: int,
 ) -> list[reports.Row]:
-    """Let an arm play what people will read."""
+    """Let an arm play the rollouts that people will read."""
     if not rows:
         return []
     plan = Plan("challenger", name, prompt, section.temperature, 1, section.seed, shown=True)

@@ -1,22 +1,23 @@
-"""Stage `drift`: is production still like what the agent was trained on and is measured on?
-Verdict: continue, refresh or stop.
+"""Stage `drift`: judges whether production is still like the agent's examples.
 
-Two separate questions. *Is the window sound?* Contracts (rft/drift/contracts.py). *Is it like the
-references?* These are the examples of train, validation and test, and the traffic that the
-champion's run saw. One statistic per feature (rft/drift/features.py has the table), each with an
-effect size, a p-value that respects the unit of dependence, and one false-discovery rate over the
-whole window (rft/drift/comparison.py). Then the verdict, by a table whose first row that holds
-decides (`_table`):
+The verdict is continue, refresh or stop.
 
-    stop      a contract is broken; or too large a share of tool calls failed; or the input drifted
-              and too little of the window is graded to rebuild the examples from it
-    refresh   the input drifted from the training examples, and enough is graded
-    continue  otherwise, also when the window is too small to judge, as the reason then says
+There are two separate questions. The first is whether the window is sound; contracts answer it
+(rft/drift/contracts.py). The second is whether it is like the references. These are the examples of
+train, validation and test, and the traffic that the champion's run saw. Each feature has one
+statistic (rft/drift/features.py has the table), with an effect size and a p-value that respects the
+unit of dependence. One false-discovery rate holds over the whole window (rft/drift/comparison.py).
+The verdict comes from a table (`_table`): its first row that holds decides.
+
+    stop      a contract is broken; or too large a share of tool calls failed; or the input drifted,
+              and too few graded conversations are there to rebuild the examples
+    refresh   the input drifted from the training examples, and enough conversations are graded
+    continue  otherwise. If the window is too small to judge, the reason says so
 
 Only input features ask for a refresh, and only where they moved away from the training examples:
-that is what a refresh renews. What the agent did (tools, errors, latency), what became of it
-(refusals, corrections), and examples of validation and test that no longer look like production are
-tested, shown and named beside the verdict.
+that is what a refresh renews. Other drift is tested, shown and named beside the verdict. Such drift
+is in what the agent did (tools, errors, latency), in what became of it (refusals, corrections), or
+away from the examples of validation and test.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def run(params: Params) -> None:
 
 def check(params: Params, snapshot: Path, against: Path | None = None) -> DriftReport:
     """Judge any window in the same way, without writing a file. `against`: the snapshot of an
-    earlier window to compare with, in place of everything else.
+    earlier window, which replaces all other references.
 
     Without a champion's window, what the agent did is compared with the window that stage
     `traffic` saw last.
@@ -130,7 +131,8 @@ def judge(
 
 
 def _survey(snapshot: Path, loaded: Recipe, params: Params) -> tuple[Survey, str]:
-    """Look at the graded conversations. The second is why none of them can become an example."""
+    """Survey the graded conversations. The second value says why none of them can become an
+    example."""
     try:
         return feedback.survey(reading.conversations(snapshot, graded=True), loaded, params), ""
     except UserError as error:  # the recipe has no from_traffic
@@ -146,7 +148,8 @@ def tool_error_share(parts: Sequence[Path]) -> float:
 # -- verdict ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the verdict rests on. `obstacle`: why no conversation can become an example."""
+    """The facts on which the verdict rests. `obstacle`: why no conversation can become an
+    example."""
 
     statistics: Sequence[FeatureDrift]
     contracts: Sequence[Contract]
@@ -158,7 +161,7 @@ class Facts:
 
 
 class Row(NamedTuple):
-    """`advice`: what to do, in one sentence."""
+    """A row of the table of verdicts. `advice`: what to do, in one sentence."""
 
     holds: bool
     verdict: Verdict
@@ -258,14 +261,14 @@ def _what_moved(facts: Facts) -> str:
 
 
 def _decides(row: FeatureDrift, facts: Facts) -> bool:
-    """Whether the verdict rests on it: input against the training examples or, of two windows that
-    are compared alone, against the earlier one."""
+    """Whether the verdict rests on this row: input against the training examples or, when only two
+    windows are compared, against the earlier one."""
     is_of_examples = any(other.against == "train" for other in facts.statistics)
     return row.group == "input" and row.against == ("train" if is_of_examples else "window")
 
 
 def _too_few_units(settings: Drift, facts: Facts) -> FeatureDrift | None:
-    """Find a feature with enough conversations, which belong to too few units."""
+    """Find a feature with enough conversations but too few units."""
     for row in facts.statistics:
         groups = min(row.groups_reference, row.groups_current)
         enough = min(row.n_reference, row.n_current) >= settings.min_conversations

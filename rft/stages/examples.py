@@ -1,29 +1,30 @@
-"""Stage `examples`: the rows that the agent is measured on, and those it learns from.
+"""Stage `examples`: writes the rows that the agent is measured on, and those it learns from.
 
 Three splits come from the recipe: train, validation, test. When drift said `refresh`, the flow sets
 `examples.source: window`, and train is made of graded production conversations instead. Validation
 and test stay as they were, or two weeks could not be compared.
 
 A score on rows that were trained on is worth nothing, so leakage between the splits is an error,
-never a warning: an id twice, the same input text in two splits, or (unless
-`examples.disjoint_targets` is false) an element of a training target that is asked for again.
-Inputs that nearly repeat one of another split are counted and shown; above
-`examples.max_near_duplicates` they are an error too (rft/traffic/leakage.py).
+never a warning. Leakage is an id twice or the same input text in two splits. Unless
+`examples.disjoint_targets` is false, it is also an element of a training target that is asked for
+again. Inputs that nearly repeat an input of another split are counted and shown; above
+`examples.max_near_duplicates` they are an error, too (rft/traffic/leakage.py).
 
-The profile of the train inputs stays with what is trained on them: the next window is compared with
-it.
+The profile of the train inputs is kept with the weights that are trained on them, because the next
+window is compared with it.
 
 Where `train` imitates dialogues, they are chosen here (rft/traffic/imitated.py), because only here
-all splits are open: what has something in common with validation or test is left out. Where it
-imitates none the file is empty, and a new window changes nothing for `train`. The warm start of
-stage `policy` must not change with the examples, so nothing is left out of it: demonstrations that
-repeat an input of validation or test are an error, before anything is measured.
+all splits are open. A dialogue that shares something with validation or test is left out. Where
+`train` imitates none, the file is empty, and a new window changes nothing for `train`. The warm
+start of stage `policy` must not change with the examples, so nothing is left out of it. Instead,
+demonstrations that repeat an input of validation or test are an error, before anything is measured.
 
 The test set may join several blocks of examples (`examples.block`, `examples.blocks`), where the
-recipe offers them. What two blocks share would be seen twice, so it is an error as well.
+recipe offers them. Two blocks must share nothing, because the agent would see it twice: that is an
+error as well.
 
-A line of a split's file is the user's row, byte for byte, and its hash is the hash of those
-bytes: `sha256sum data/examples/test.jsonl`. rft/rows.py reads rows, by their keys;
+A line of a split's file is the user's row, byte for byte, and its hash is the hash of those bytes:
+`sha256sum data/examples/test.jsonl`. rft/rows.py reads rows by their keys;
 `stage_files.load_examples` reads the file. Within a split, a repeated line is taken once and
 counted.
 """
@@ -52,7 +53,7 @@ from rft.traffic.texts import user_text
 from rft.types import SPLITS, Example, Split
 
 _ROOM = 1000
-"""Examples in memory beyond those that are kept, so that sorting is rare."""
+"""So many examples may be in memory beyond those that are kept, so that sorting is rare."""
 
 
 def run(params: Params) -> None:
@@ -130,7 +131,7 @@ def from_window(loaded: Recipe, section: config.Examples, at_least: int) -> list
 
 
 def _check_warm_start(params: Params, loaded: Recipe, closed: imitated_from.Closed) -> None:
-    """Raise UserError when the base model was warm-started on an input that is measured."""
+    """Raise UserError when the base model is warm-started on an input that is measured."""
     is_given = params.policy.model is not None and params.policy.warm_start.weights is None
     if is_given or params.policy.server is not None or not loaded.has_demonstrations:
         return
@@ -167,7 +168,7 @@ def _imitated(
 
 
 def _latest(found: list[tuple[str, str, Example]], count: int) -> list[tuple[str, str, Example]]:
-    """Keep the last by time, then id."""
+    """Keep the last `count` by time, then id."""
     return sorted(found, key=lambda row: row[:2])[-count:]
 
 
@@ -178,7 +179,8 @@ def tested(loaded: Recipe, section: config.Examples) -> dict[int, list[Example]]
 
 
 def asked(loaded: Recipe, section: config.Examples) -> range:
-    """Return the blocks of the test set. Raises UserError for a recipe that offers none."""
+    """Return the blocks of the test set. Raises UserError for a recipe that does not offer
+    blocks."""
     wanted = range(section.block, section.block + section.blocks)
     if not loaded.offers_blocks and wanted != range(1):
         raise UserError(
@@ -201,7 +203,8 @@ def from_recipe(loaded: Recipe, split: Split, count: int, seed: int, block: int 
 
 # -- leakage ---------------------------------------------------------------------------------------
 def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) -> dict[str, int]:
-    """Return offending examples by check, all 0. Raises UserError with the counts otherwise."""
+    """Return the number of offending examples by check: all 0. Raises UserError with the counts
+    otherwise."""
     ids = Counter(row.id for some in splits.values() for row in once(some))
     found = {"repeated ids": sum(count - 1 for count in ids.values())}
     for a, b in combinations(SPLITS, 2):
@@ -224,8 +227,8 @@ def check_leakage(splits: dict[Split, list[Example]], disjoint_targets: bool) ->
 
 
 def check_blocks(blocks: Mapping[int, list[Example]], disjoint_targets: bool) -> dict[str, int]:
-    """Return what blocks of test examples share, by check, all 0. Raises UserError with the counts
-    otherwise."""
+    """Return how much blocks of test examples share, by check: all 0. Raises UserError with the
+    counts otherwise."""
     found: dict[str, int] = {}
     for a, b in combinations(blocks, 2):
         for what, of in _SHARED.items():
@@ -273,12 +276,13 @@ def _texts(some: Iterable[Example]) -> list[leakage.Text]:
 
 
 def once(some: Iterable[Example]) -> list[Example]:
-    """Keep each line once, where it first stands."""
+    """Keep each line once, in its first place."""
     return list({row.line: row for row in some}.values())
 
 
 def target_elements(target: Any) -> set[str]:
-    """List what must not be known before: a list's elements, an object's values, or the target."""
+    """List what the agent must not know before: a list's elements, an object's values, or the
+    target."""
     if target is None:
         return set()
     parts = target if isinstance(target, list) else list(target.values()) if isinstance(target, dict) else [target]
@@ -286,7 +290,7 @@ def target_elements(target: Any) -> set[str]:
 
 
 def _text(row: Example) -> str:
-    """Fold the input's case and spaces, so that they hide no repetition."""
+    """Fold the input's case and spaces, so that they do not hide a repetition."""
     return " ".join(user_text(row.messages).casefold().split())
 
 
@@ -296,4 +300,4 @@ _SHARED: dict[str, Callable[[Example], set[str]]] = {
     "texts": lambda row: {_text(row)},
     "targets": lambda row: target_elements(row.target),
 }
-"""What two blocks may not have in common."""
+"""What two blocks must not have in common."""

@@ -1,5 +1,6 @@
-"""Stage `gate`: reads the reports, decides (rft/gate/decide.py), and writes what a person is
-asked to approve. Nobody is asked about a comparison that the ledger does not know
+"""Stage `gate`: reads the reports, decides, and writes what a person is asked to approve.
+
+rft/gate/decide.py decides. Nobody is asked about a comparison that the ledger does not know
 (data/registration).
 
 Equal inputs must give equal bytes, so the latency check is in `timing.json`, and in `decision.json`

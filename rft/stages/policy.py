@@ -1,19 +1,19 @@
-"""Stage `policy`: the base model that everything starts from.
+"""Stage `policy`: builds or names the base model from which everything starts.
 
     policy.model   policy.warm_start.weights   the base model
     null           any                         the embedded policy, built here and warm-started
     a model        null                        that model: a pointer to it (data/model/model.json)
-    a model        full or lora                made of it here: warm-started, an adapter merged
+    a model        full or lora                made from it here: warm-started, an adapter merged in
 
-A warm start imitates the recipe's demonstrations (rft/trainer/supervised.py). It depends on these,
-the model, the seed and this section alone, never on examples or traffic: so the base model does not
-change from week to week, and adapters that were trained on it go on to fit.
+A warm start imitates the recipe's demonstrations (rft/trainer/supervised.py). It depends only on
+these, the model, the seed and this section, never on examples or traffic. So the base model does
+not change from week to week, and adapters that were trained on it still fit.
 
-A model that was made here lies in the stage's folder whole, in float32, with its tokenizer. The
-report names the hash of its bytes, and of a given one what it was made of.
+A model that was made here is in the stage's folder whole, in float32, with its tokenizer. The
+report names the hash of its bytes, and the given model that it was made from.
 
-PyTorch and Transformers take seconds to load, and an agent behind a chat endpoint needs neither: so
-what does is imported where it is used.
+PyTorch and Transformers take seconds to load, and an agent behind a chat endpoint needs neither. So
+modules that need them are imported where they are used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(params: config.Params) -> None:
             )
         stage_files.write(_pointer(section))
         return
-    assert section.server is not None  # a chat endpoint: config asks for policy.model with all others
+    assert section.server is not None  # a chat endpoint: config requires policy.model for all others
     sha256 = hashlib.sha256(f"{section.server.url} {section.server.model}".encode()).hexdigest()
     stage_files.write(reports.PolicyReport(kind="served", model=section.server.model, sha256=sha256, num_parameters=0))
 
@@ -111,7 +111,7 @@ def _build(params: config.Params, work: Path, stage_folder: Path) -> None:
 def warm_start(
     network: Any, given: list[SftSample], section: config.Policy, work: Path, device: torch.device
 ) -> supervised.WarmStart:
-    """Train on SFT samples, and return what did it."""
+    """Train on SFT samples, and return the training."""
     from rft.trainer import supervised
     from rft.trainer.learner import Learner
 
@@ -133,7 +133,7 @@ def _check(given: list[SftSample], warm: config.WarmStart, positions: int | None
 
 
 def _too_few(chat: Chat, demonstrations: list[list[Message]], warm: config.WarmStart) -> UserError:
-    """Say how long the demonstrations are, of which too few are left."""
+    """Make the error for too few demonstrations within the limit; it says how long they are."""
     from rft.trainer.sft_samples import sft_samples
 
     lengths = [len(sft_sample.ids) for sft_sample in sft_samples(chat, demonstrations, None)[0]]
@@ -146,14 +146,14 @@ def _too_few(chat: Chat, demonstrations: list[list[Message]], warm: config.WarmS
 
 
 def texts(demonstrations: list[list[Message]]) -> Iterator[str]:
-    """Yield what the tokenizer learns from: all that is said in the demonstrations."""
+    """Yield all texts of the demonstrations, from which the tokenizer learns."""
     for messages in demonstrations:
         for message in messages:
             yield assistant_text(message) if message["role"] == "assistant" else message["content"]
 
 
 def _pointer(section: config.Policy) -> reports.PolicyReport:
-    """Point to a given model, whose bytes are those that the run began with."""
+    """Point to a given model, with the bytes with which the run began."""
     from rft.models import weights
 
     given, told = source.given(section), stage_files.model()

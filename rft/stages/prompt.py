@@ -1,15 +1,15 @@
-"""Stage `prompt`: would a better instruction or setting do, before any weight is changed?
+"""Stage `prompt`: looks for a better instruction or setting, before any weight is changed.
 
-Candidates are the seed prompt with one knob turned (an instruction that the recipe names, a tool's
-default argument, a guard against repeated calls, a turn limit), and later combinations of the
-survivors' knobs. They race by successive halving on one part of validation: each round keeps the
-better third, adds combinations of it, and doubles the examples; the seed prompt is always in. All
-comparisons are paired by example and random stream.
+A first candidate is the seed prompt with one knob turned: an instruction that the recipe names, a
+tool's default argument, a guard against repeated calls, or a turn limit. Later candidates combine
+the survivors' knobs. They race by successive halving on one part of validation. Each round keeps
+the better third, adds combinations of it, and doubles the examples; the seed prompt is always in.
+All comparisons are paired by example and random stream.
 
 The winner of a race is lucky as well as good, so it must show its gain again on the held-back part
-of validation: it counts as found only when the lower end of that interval is above zero. 'No gain
-found' is a result, and the champion's prompt stays. When the baseline says that there is nothing
-left to gain, or that its own numbers are suspect, no rollout is spent on a search.
+of validation. It counts as found only when the lower end of that interval is above zero. 'No gain
+found' is a result, too: the champion's prompt stays. When the baseline says that nothing is left to
+gain, or that its own numbers are suspect, no rollout is spent on a search.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Knobs = tuple[tuple[str, Any], ...]
 
 @dataclass(slots=True)
 class Racer:
-    """A candidate with what it has shown so far: rewards by example."""
+    """A candidate with its rewards so far, by example."""
 
     settings: PromptSettings
     knobs: Knobs
@@ -112,7 +112,8 @@ class Race:
     def run(
         self, seed: PromptSettings, prompts: recipe.Prompts, rows: Sequence[Example], held_back: Sequence[Example] = ()
     ) -> list[Racer]:
-        """Return all that took part, the seed prompt first. `held_back`: for the confirmation."""
+        """Return all candidates that took part, the seed prompt first. `held_back`: for the
+        confirmation."""
         racers = [Racer(seed, (), None)]
         for knob in knobs(seed, prompts, self.runner.params.rollout.max_turns):
             racers.append(Racer(apply(seed, prompts, (knob,)), (knob,), seed.name))
@@ -159,8 +160,8 @@ class Race:
 
 
 def knobs(seed: PromptSettings, prompts: recipe.Prompts, max_turns: int) -> Iterator[tuple[str, Any]]:
-    """Yield every single change that the recipe offers, in a fixed order. `max_turns`: what a seed
-    without a limit of its own has (rollout.max_turns)."""
+    """Yield every single change that the recipe offers, in a fixed order. `max_turns`: the limit of
+    a seed prompt that sets none (rollout.max_turns)."""
     for name, text in prompts.instructions.items():
         if text != seed.system:
             yield "instruction", name

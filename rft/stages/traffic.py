@@ -1,8 +1,9 @@
-"""Stage `traffic`: keeps a window of production conversations, and profiles it and what it is
-compared with (rft/drift/references.py).
+"""Stage `traffic`: keeps and profiles a window of production conversations.
 
-The flow has ingested the log (rft/traffic/). This stage reads the snapshot alone, whose hashes it
-verifies, and keeps it.
+It also profiles what the window is compared with (rft/drift/references.py).
+
+The flow has ingested the log (rft/traffic/). This stage reads only the snapshot, verifies its
+hashes, and keeps it.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def pinned(params: Params) -> Manifest:
 
 # -- the stage's files -----------------------------------------------------------------------------
 def write_references(compared: Mapping[Against, Profile]) -> None:
-    """Write them among the stage's files; that of the training examples has had a place
-    of its own since version 0.1.0."""
+    """Write the profiles of the references among the stage's files. The profile of the training
+    examples has had its own place since version 0.1.0."""
     files.delete(stage_files.REFERENCES)
     stage_files.REFERENCES.mkdir(parents=True)
     for against, found in compared.items():

@@ -1,5 +1,6 @@
-"""Stage `train`: new weights, by reinforcement fine-tuning with the agent's real tools and real
-grader, or by imitation.
+"""Stage `train`: trains new weights, by reinforcement fine-tuning or by imitation.
+
+Reinforcement fine-tuning uses the agent's real tools and its real grader.
 
     champion (or base policy), baseline's readiness, prompt, train, validation
         ->  an adapter or weights, metrics, rollouts, report
@@ -8,10 +9,10 @@ The loop is rft/trainer/loop.py; this module prepares its inputs and publishes i
 Unfinished work is under `.rft/`, and the next start continues it.
 
 When the baseline says anything but `ready`, the stage leaves an empty pointer with the reason. Two
-things go on after a "not yet", because they need no rollout that earns something: to imitate
-dialogues that are there already (`train.algorithm: supervised`), and a warm start before the first
-rollout (`train.when_not_ready`). These dialogues come from stage `examples`, which has left out
-what validation and test know; here they get the run's prompt.
+kinds of training run even after a "not yet", because they need no rollout that earns something. One
+imitates existing dialogues (`train.algorithm: supervised`); the other is a warm start before the
+first rollout (`train.when_not_ready`). The dialogues come from stage `examples`, which has left out
+those that share something with validation or test. Here they get the run's prompt.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _lead(
         if warm_starts:
             network = _warm_started(network, imitated.sft_samples, section, device, team, work)
         section = rates.resolved(section, rates.width_of(network.config))
-        # what is imitated is imitated at temperature 1, also where it was sampled at another
+        # imitation is at temperature 1, even where sampling is at another
         learned = section.model_copy(update={"temperature": 1.0}) if section.algorithm == "supervised" else section
         learner = Learner(network, learned, params.rollout.max_turn_tokens, device, team)
         held_out = validation[-section.validation_examples :] if section.validation_examples else []
@@ -113,8 +114,8 @@ class _Imitated:
 def _imitated(
     params: config.Params, prompt: reports.PromptSettings, chat: Chat, network: Any, warm_starts: bool
 ) -> _Imitated:
-    """Encode the dialogues that stage `examples` chose, as this run's agent would hold them. Raises
-    UserError when none is left."""
+    """Encode the dialogues that stage `examples` chose, in the form in which this run's agent would
+    hold them. Raises UserError when none is left."""
     section, rollout = params.train, params.rollout
     if section.source not in ("demonstrations", "traffic") and not warm_starts:
         return _Imitated([], {})
@@ -136,7 +137,7 @@ def _imitated(
 
 
 def _under(messages: list[Message], prompt: reports.PromptSettings) -> list[Message]:
-    """Give a dialogue the run's prompt, under which the agent will act."""
+    """Give a dialogue the run's prompt, with which the agent will act."""
     if not prompt.system:
         return messages
     rest = [message for message in messages if message["role"] not in ("system", "developer")]
@@ -146,8 +147,8 @@ def _under(messages: list[Message], prompt: reports.PromptSettings) -> list[Mess
 def _warm_started(
     network: Any, given: list[SftSample], section: config.Train, device: torch.device, team: Any, work: Path
 ) -> Any:
-    """Imitate demonstrations before the first rollout. What is left is a plain model, from which
-    training starts: it is the reference of a KL too."""
+    """Imitate demonstrations before the first rollout. The result is a plain model, from which
+    training starts. It is also the reference policy of a KL term."""
     settings = supervised.settings(section.warm_start, section.warm_start.weights or "full", section.seed)
     settings = settings.model_copy(update={"processes": section.processes})
     learner = Learner(network, settings, 1, device, team, keys="train.warm_start")
@@ -157,15 +158,15 @@ def _warm_started(
 
 
 def _start(section: config.Train, warm_starts: bool) -> collapse.Start | None:
-    """Return what the baseline says of the policy that training starts from. None where it measured
-    another one."""
+    """Return what the baseline measured of the policy from which training starts. None where it
+    measured another policy."""
     baseline, champion = stage_files.read(reports.BaselineReport), stage_files.champion()
     is_same = not warm_starts and (section.from_ == "champion" or champion.weights == "none")
     return collapse.measured(baseline) if is_same and baseline.sampled.temperature == section.temperature else None
 
 
 def _told(section: config.Train, imitated: _Imitated, warm_starts: bool) -> dict[str, Any]:
-    """Say in the report what was imitated, and what of it was left out."""
+    """Say in the report how many dialogues were imitated, and how many were left out."""
     if not section.source and not warm_starts:
         return {}
     return {
@@ -220,8 +221,8 @@ def _publish(trainer: Trainer, section: config.Train, stage_folder: Path, told: 
 
 
 def _reason(trainer: Trainer, section: config.Train, before: str, change: float) -> str:
-    """Say what was trained, or why there are no weights. `before`: what came before the first
-    rollout; `change`: how far the weights moved."""
+    """Say what was trained, or why there are no weights. `before`: the text about what came before
+    the first rollout; `change`: how far the weights moved."""
     falls = trainer.guard.falls
     if trainer.collapsed:
         return collapse.describe(section, trainer.step, trainer.collapsed, falls)
@@ -244,6 +245,6 @@ def _skip(reason: str) -> None:
 
 
 def _leave_none(folder: Path, reason: str) -> None:
-    """Say in the place of weights why there are none."""
+    """Write, in the place of the weights, why there are none."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "none.txt").write_text(f"Nothing was trained: {reason}\n")

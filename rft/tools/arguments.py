@@ -1,11 +1,11 @@
 """The JSON schemas of tools, and the check of a call's arguments before anything is sent.
 
-The user writes the schema, or an MCP server does: one that cannot be used is a ConfigError that
-names the tool, the place in it and, for a row's own tools, the example. A tool whose arguments are
-not validated (tools.traits) needs no such schema. The policy writes the arguments: what is wrong
-with them is `Refused`, with a short text that it sees.
+The schema comes from the user or from an MCP server. If it cannot be used, that is a ConfigError.
+It names the tool, the place in its schema and, for a row's own tools, the example. A tool whose
+arguments are not validated (tools.traits) needs no valid schema. The arguments come from the
+policy. Wrong arguments are `Refused`, with a short text that the policy sees.
 
-What a schema may be, and how it is read, is in rft/schema.py.
+rft/schema.py says what a schema may be, and reads it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ REMEDY = (
     "validate: false."
 )
 MAX_CHARS_FOR_ALL = 10_000
-"""Of arguments of which all problems are looked for, to name the first by its place."""
+"""For arguments of at most this length, all problems are found, and the first by its place is
+named."""
 MOST_LEVELS_TO_QUOTE = 50
-MAX_PROBLEM_CHARS = 200  # the policy's nonsense must not come back to it as a thousand tokens
+MAX_PROBLEM_CHARS = 200  # bad arguments must not come back to the policy as a thousand tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A tool's parameters and their compiled schema; None: nothing is validated."""
+    """A tool's parameters and their compiled schema; if it is None, nothing is validated."""
 
     parameters: Mapping[str, Any]
     validator: Validator | None
 
 
 def read_tool(tool: Any, where: str, is_validated: Callable[[str], bool] = lambda name: True) -> tuple[str, Function]:
-    """Read a Chat-Completions tool: its name and function. Raises ConfigError, naming `where`."""
+    """Read a Chat-Completions tool, and return its name and function. Raises ConfigError, naming
+    `where`."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
@@ -61,9 +63,9 @@ def read_tool(tool: Any, where: str, is_validated: Callable[[str], bool] = lambd
         ) from None
 
 
-@lru_cache(maxsize=4096)  # by content: every row of a data set may carry the same few
+@lru_cache(maxsize=4096)  # cached by content, because all rows of a data set may have the same few schemas
 def _compiled(text: str) -> Function:
-    """Raise ValueError, saying where and why, for what is not a schema of arguments."""
+    """Compile a schema of arguments. Raises ValueError, saying where and why, if it is not one."""
     parameters = json.loads(text)
     if not isinstance(parameters, dict):
         raise ValueError("expected an object")
@@ -81,7 +83,7 @@ def prepare(
     call: ToolCall, functions: Mapping[str, Function], defaults: Mapping[str, Any], validate: bool = True
 ) -> str:
     """Return the arguments to send. Raises Refused with what the policy should fix. Without
-    `validate` any JSON object will do."""
+    `validate` any JSON object is accepted."""
     function = functions.get(call.name)
     if function is None:
         raise Refused(f"unknown tool {clip_text(call.name)!r}; known tools: {', '.join(functions)}")
@@ -101,10 +103,10 @@ def prepare(
 def _validate(name: str, arguments: dict[str, Any], validator: Validator) -> None:
     try:
         problems = _problems(validator, arguments)
-    except UnicodeEncodeError:  # half a character, which JSON can hold: seen as another one
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold: read as another character
         whole = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
         problems = _problems(validator, json.loads(whole))
-    except ValueError:  # jsonschema-rs reads 255 levels
+    except ValueError:  # jsonschema-rs reads at most 255 levels
         raise Refused(f"invalid arguments for {name}: they are nested too deeply") from None
     if problems:
         place, message = min(problems)
@@ -112,9 +114,10 @@ def _validate(name: str, arguments: dict[str, Any], validator: Validator) -> Non
 
 
 def _problems(validator: Validator, arguments: Any) -> list[tuple[str, str]]:
-    """List what is wrong: each place with a message. Of long arguments only the first problem is
-    told, because each costs 10 us and 80 kB can hold 40,000; and of deep ones that there is one,
-    because a message may quote the whole at each level."""
+    """List the problems, each with its place and a message. For long arguments only the first
+    problem is found, because each costs 10 us and 80 kB can hold 40,000. If they are also deep, the
+    message says only that there is one, because a problem's message may quote the whole at each
+    level."""
     if validator.is_valid(arguments):
         return []
     found: Iterable[ValidationError] = []
@@ -139,7 +142,7 @@ def _depth(value: Any) -> int:
 
 
 def _parse(call: ToolCall) -> dict[str, Any]:
-    """Read strict JSON: NaN and Infinity, which Python would take, are refused."""
+    """Read strict JSON: NaN and Infinity, which Python accepts, are refused."""
     try:
         arguments = _STRICT.decode(call.arguments)
     except (ValueError, RecursionError):
@@ -157,7 +160,7 @@ _STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def clip_text(text: str) -> str:
-    text = re.sub(r"[\ud800-\udfff]", "?", text)  # a lone surrogate can be in JSON, and in no file
+    text = re.sub(r"[\ud800-\udfff]", "?", text)  # JSON can hold a lone surrogate, but a file cannot
     return text if len(text) <= MAX_PROBLEM_CHARS else text[:MAX_PROBLEM_CHARS] + "..."
 
 

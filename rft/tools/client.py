@@ -1,20 +1,22 @@
-"""The policy's tool calls: one call in, one result out, and never an exception for what the policy
-did.
+"""The policy's tool calls: each call gets one result, and the policy can never cause an exception.
 
     call -> arguments are a JSON object? -> defaults of the prompt filled in -> fit the schema? ->
     the tool's source -> ToolResult
 
-A tool's name leads to its source: the recipe's server or an address of `tools.endpoints`
-(rft/tools/http.py), a function of the recipe here or in a worker process (rft/tools/local.py), or a
-tool of an MCP server (rft/tools/mcp.py). The same limits and the same check of arguments hold for
-all. The schema is the row's own, else the job's. A tool with `validate: false` checks its arguments
-itself. What a tool declares about itself (`traits`) is in its entry of `tools.endpoints`, or under
-its name in `tools.traits`.
+A tool's name leads to its source:
 
-Whatever the policy can have caused is a result that it sees (`is_error`): an unknown tool, bad
-JSON, arguments that do not fit, a 4xx, a request or reply that is too large. Whatever it cannot
-have caused is retried, then `failed`, and the rollout is unscored. A policy may learn to provoke
-such failures, so the alarm (rft/grading/alarm.py) watches them.
+    rft/tools/http.py     the recipe's server, or an address of `tools.endpoints`
+    rft/tools/local.py    a function of the recipe, here or in a worker process
+    rft/tools/mcp.py      a tool of an MCP server
+
+The same limits and the same check of arguments hold for all sources. The schema is the row's own,
+else the job's. A tool with `validate: false` checks its arguments itself. A tool's declarations
+about itself (`traits`) are in its entry of `tools.endpoints`, or under its name in `tools.traits`.
+
+An error that the policy may have caused is a result that it sees (`is_error`). Examples are an
+unknown tool, bad JSON, arguments that do not fit, a 4xx, and a request or reply that is too large.
+An error that it cannot have caused is retried, then `failed`, and the rollout is unscored. A policy
+may learn to provoke such failures, so the alarm (rft/grading/alarm.py) watches them.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ from rft.wire import headers
 from rft.wire.client import HttpClient, Limits, NoReply, Reply, Target, ToolEndpoint, http_address
 from rft.wire.contract import Envelope, Outcome, clip, stop_word, with_item
 
-MAX_ENVELOPES = 4096  # of rollouts under way; an older one is encoded again
-END_DEADLINE_S = 30.0  # to report a rollout's end, retries included: nobody waits for the answer
+MAX_ENVELOPES = 4096  # of running rollouts; an older one is encoded again
+END_DEADLINE_S = 30.0  # for reporting a rollout's end, with retries; nobody waits for the answer
 
 _DEFAULTS = config.Traits()
 
@@ -56,19 +58,20 @@ class Source(Protocol):
     """One tool, wherever it runs."""
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
-        """`arguments`: JSON that fits the schema. Raises NoReply when the retries are spent."""
+        """Make a call. `arguments`: JSON that fits the schema. Raises NoReply after the last
+        retry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
     origin: str
-    """Where a person would look: `tools.py`, `tools.endpoints`, `tools.mcp wiki`."""
+    """Where a person finds the tool: `tools.py`, `tools.endpoints`, `tools.mcp wiki`."""
     source: Source
     tool: Mapping[str, Any] | None
     """The Chat-Completions tool; None: only rows declare its arguments."""
     url: str = ""
-    """The address, if somebody else runs it."""
+    """The address, if somebody else runs the tool."""
 
 
 # -- the client ------------------------------------------------------------------------------------
@@ -85,8 +88,8 @@ class ToolClient:
         async with ToolClient(endpoint, params.tools, schemas(recipe), recipe=recipe) as client:
             results = await client.call_all(calls, context)
 
-    `names` narrows what the policy may call; None offers all tools with a schema. `recipe` is
-    needed for tools.where = local, which calls its functions here.
+    `names`: the tools that the policy may call; None offers all tools with a schema. `recipe` is
+    needed for tools.where = local, which calls the recipe's functions here.
     """
 
     endpoint: ToolEndpoint
@@ -95,8 +98,8 @@ class ToolClient:
     names: Sequence[str] | None = None
     recipe: Recipe | None = None
     schemas: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """The tools that the policy may call, once entered: the recipe's, then `tools.endpoints`, then
-    those of MCP servers."""
+    """The tools that the policy may call, known when the client is open. The recipe's come first,
+    then those of `tools.endpoints`, then those of MCP servers."""
 
     def __post_init__(self) -> None:
         local_tools.check(self.section)
@@ -127,23 +130,23 @@ class ToolClient:
         await self._stack.aclose()
 
     def traits(self, name: str) -> config.Traits:
-        """Return what the tool declares about itself."""
+        """Return the tool's declarations about itself."""
         return self._traits.get(name, _DEFAULTS)
 
     def trait_setting(self, name: str, trait: str) -> str:
-        """Say where in params.yaml a trait of the tool, such as `probe: false`, is written."""
+        """Return the place in params.yaml for a trait of the tool, such as `probe: false`."""
         if isinstance(self.traits(name), config.Endpoint):
             return f"{trait} in the entry of {name} in tools.endpoints"
         return f"tools.traits.{name}.{trait}"
 
     def address(self, name: str) -> str:
-        """Return the URL of a tool that somebody else runs, without its query, which may hold a
-        key; else the file or setting that the tool comes from."""
+        """Return the URL of a tool that somebody else runs, without the query, which may hold a
+        key. For other tools, return the file or setting that the tool comes from."""
         route = self._routes[name]
         return route.url.partition("?")[0] or route.origin
 
     def terminal_answer(self, turn: Turn) -> ToolCall | None:
-        """Return this turn's first call of a terminal tool that the tool did not refuse."""
+        """Return this turn's first call of a terminal tool which the tool did not refuse."""
         pairs = zip(turn.calls, turn.results, strict=True)
         return next((call for call, result in pairs if not result.is_error and self.traits(call.name).terminal), None)
 
@@ -185,7 +188,7 @@ class ToolClient:
             self._add(name, _Route("the recipe's tools.py", sources[name], tool, url))
 
     def _paths(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the path of each of the recipe's tools below the server's address. Raises
+        """Return, for each tool of the recipe, its path below the server's address. Raises
         ConfigError for an unknown name or a shared path."""
         paths = self.section.paths
         if isinstance(paths, str):
@@ -206,8 +209,8 @@ class ToolClient:
         return found
 
     def _route_endpoints(self) -> None:
-        """Add `tools.endpoints`. One in the place of a recipe's tool keeps the recipe's schema,
-        unless it has its own."""
+        """Add `tools.endpoints`. An endpoint that replaces a recipe's tool keeps the recipe's
+        schema, unless it has its own."""
         for own in self.section.endpoints:
             where = f"params.yaml (tools.endpoints, {own.name})"
             static, secrets = headers.resolve(own.headers, where)
@@ -251,7 +254,7 @@ class ToolClient:
                 self._offered[name] = self._read(tools[name], self._routes[name].origin)[1]
             except ConfigError as error:
                 problems.append(str(error))
-        if problems:  # all at once, and what to do once
+        if problems:  # all problems at once, but the remedy only once
             raise ConfigError("\n".join([*(one.removesuffix(f" {REMEDY}") for one in problems[:-1]), problems[-1]]))
         self.schemas = [dict(tools[name]) for name in offered]
 
@@ -259,8 +262,8 @@ class ToolClient:
         return arguments.read_tool(tool, where, lambda name: self.traits(name).validate_arguments)
 
     def check_rows(self, examples: Iterable[Example]) -> None:
-        """Raises ConfigError, before any compute is spent, for a row whose own tools cannot be
-        called: no address, or no schema."""
+        """Check rows before any compute is spent. Raises ConfigError for a row's own tool that
+        cannot be called: it has no address, or no schema."""
         for example in examples:
             self._functions_of(example)
 
@@ -292,13 +295,13 @@ class ToolClient:
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
         arrived: Callable[[ToolResult], None] = lambda result: None,
     ) -> tuple[ToolResult, ...]:
-        """Make the calls of one turn in parallel; the results are in call order.
+        """Make the calls of one turn in parallel, and return the results in call order.
 
-        Where the recipe's server keeps state for each rollout, they are made one after another:
-        what one does may change what the next finds, and chance must not say which comes first.
+        If the recipe's server keeps state for each rollout, the calls are made one after another. A
+        call may change what the next one finds, and the order must not depend on chance.
 
-        `defaults`: per tool, as in PromptSettings.tool_defaults. `arrived` gets each result at
-        once, so that a turn that is cut off loses none that came before.
+        `defaults`: by tool, as in PromptSettings.tool_defaults. `arrived` gets each result at once,
+        so that a turn that is cut off keeps its earlier results.
         """
         defaults = defaults or {}
         if unknown := sorted(set(defaults) - set(self._routes)):
@@ -362,7 +365,8 @@ class ToolClient:
         return self._http.target(url, sent, "the recipe's server", secrets, raise_if_dead=self.endpoint.raise_if_dead)
 
     async def start(self, context: RolloutContext) -> str | None:
-        """Tell tools.lifecycle.start_url; return what failed, after the retries."""
+        """Report a rollout's start to tools.lifecycle.start_url. After the last retry, return what
+        failed."""
         if self._start is None:
             return None
         envelope = self._rollout(context).envelope
@@ -375,7 +379,8 @@ class ToolClient:
         return None
 
     async def end(self, context: RolloutContext, stop_reason: StopReason) -> None:
-        """Tell tools.lifecycle.end_url; a failure is logged and changes nothing."""
+        """Report a rollout's end to tools.lifecycle.end_url. A failure is logged and changes
+        nothing."""
         rollout = self._rollouts.pop(context.trace_id, None)
         if self._end is None:
             return
@@ -389,8 +394,8 @@ class ToolClient:
             log.warning("tools.lifecycle.end_url failed for %s: %s", context.trace_id, why)
 
     async def release(self, context: RolloutContext) -> None:
-        """Tell a server of ours that keeps state for each rollout that this one is graded. A
-        failure is logged: the state has a time to live."""
+        """Tell our own server, if it keeps state for each rollout, that this one is graded. A
+        failure is only logged, because the state has a time to live."""
         if self._ended is None:
             return
         payload = json.dumps({"trace_id": context.trace_id}).encode()
@@ -403,7 +408,7 @@ class ToolClient:
 
 
 def _accept(reply: Reply) -> None:
-    """Accept any 2xx, whatever its body says."""
+    """Accept any 2xx, whatever its body holds."""
     if reply.status >= 400:
         raise NoReply(f"HTTP {reply.status}: {clip(reply.body)}")
 

@@ -1,11 +1,11 @@
 """A tool behind an HTTP address, and who is to blame for its answer.
 
-A 403, 404, 405, 407 or 410 without an `output` is the server's fault, at once: no argument of the
-policy makes an address exist or a permission appear. The contract would show its body to the policy
-and score the rollout. Then a mistyped address would look like a policy that cannot do the task, and
-neither the circuit breaker nor the alarm would count it. With an `output` the tool itself has
-answered, and the contract holds. A tool whose bare 404 means "no such record" declares
-`client_errors: policy`.
+A 403, 404, 405, 407 or 410 without an `output` is the server's fault, and is not retried. No
+argument of the policy can make an address exist or a permission appear. By the contract, the policy
+would see the body, and the rollout would be scored. Then a mistyped address would look like a
+policy that cannot do the task, and neither the circuit breaker nor the alarm would count it. With
+an `output` the tool itself has answered, and the contract holds. A tool whose bare 404 means "no
+such record" declares `client_errors: policy`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HttpTool:
     http: HttpClient
     target: Target
     client_errors: str = "infrastructure"
-    """As in config.Traits."""
+    """See config.Traits."""
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         payload = call_payload(call, arguments, envelope)
@@ -59,8 +59,8 @@ class HttpTool:
 
 
 def _tool_output(reply: Reply, name: str) -> str:
-    """The `output` of a 403, 404, 405, 407 or 410. Raises NoReply if there is none, without
-    retries: an address that is wrong now is wrong a second later."""
+    """Return the `output` of a 403, 404, 405, 407 or 410. Raises NoReply if there is none, without
+    retries, because a wrong address stays wrong."""
     try:
         return read_output(reply.body)
     except Malformed:
@@ -72,7 +72,7 @@ def _tool_output(reply: Reply, name: str) -> str:
 
 
 def check_row(num_bytes: int, limits: Limits, envelope: Envelope) -> None:
-    """Raises ConfigError if a request is too large without a word of the policy's."""
+    """Raises ConfigError if a request is too large even without the policy's arguments."""
     if num_bytes > limits.max_request_bytes:
         raise ConfigError(
             f"example {envelope.context.example.id!r}: a request with its row takes {num_bytes} bytes, "

@@ -1,9 +1,8 @@
-"""The interpreter under which a recipe's tools and `grade` run (recipe.python): the user's, where
-their packages are.
+"""The user's Python interpreter, under which a recipe's tools and `grade` run (recipe.python).
 
-The tool server is ours and runs there, so it needs four packages beside theirs (NEEDED). Nothing of
-theirs has to be installed here: what a tool takes and returns is asked of the server's process,
-which describes it (`described`). examples.py is loaded in both, and so are `recipe.sources`.
+It has the user's packages. Our tool server runs under it, so it also needs four packages of ours
+(NEEDED). The user's packages need not be installed here: the server's process describes what a tool
+takes and returns (`described`). Both interpreters load examples.py and `recipe.sources`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rft.errors import UserError
 from rft.process import module_command
 
 NEEDED = {"aiohttp": "aiohttp", "pydantic": "pydantic", "rfc8785": "rfc8785", "yaml": "pyyaml"}
-"""Modules that the tool server imports -> the distributions that have them."""
+"""Modules that the tool server imports -> the distributions that contain them."""
 OLDEST = (3, 11)
 _PATIENCE_S = 60.0
 _PROBE = f"""
@@ -41,28 +40,27 @@ class Described(BaseModel):
     model_config = ConfigDict(frozen=True)
     schemas: list[dict[str, Any]]
     asks: dict[str, list[str]]
-    """Function -> which of GIVEN it takes (rft/tools/signatures.py); `grade` among them."""
+    """Function, also `grade` -> the arguments of GIVEN that it takes (rft/tools/signatures.py)."""
     keeps_state: bool
     verifies: bool
 
 
 def found(python: str) -> str:
-    """Return the interpreter as an absolute path. A relative one is looked for from the top of the
-    clone, in whose worktrees it is not. Raises UserError where there is none."""
+    """Return the interpreter as an absolute path. A relative path starts at the top of the clone,
+    because the clone's worktrees do not hold the interpreter. Raises UserError if there is none."""
     if "/" not in python:
         place = shutil.which(python)
     else:
         bases = (files.state().resolve().parent, sources.top(Path.cwd()), Path.cwd())
         place = next((path for base in bases if os.access(path := str(base / python), os.X_OK)), None)
     if place is None or Path(place).is_dir():
-        raise UserError(
-            f"params.yaml: recipe.python = {python!r}: there is no such interpreter. Name one that is there."
-        )
+        raise UserError(f"params.yaml: recipe.python = {python!r}: there is no such interpreter. Name one that exists.")
     return place
 
 
 def facts(python: str) -> dict[str, Any]:
-    """Return its version and packages. Raises UserError where the tool server could not run."""
+    """Return the interpreter's version and packages. Raises UserError if the tool server cannot run
+    under it."""
     return _facts(found(python), python)
 
 
@@ -82,7 +80,8 @@ def _facts(place: str, python: str) -> dict[str, Any]:
 
 
 def command(python: str | None, *arguments: str) -> list[str]:
-    """Compose the command of the tool server's process, under this interpreter, else ours."""
+    """Compose the command of the tool server's process, under this interpreter; None: under
+    ours."""
     ours = module_command("rft.tools.server", *arguments)
     if python is None:
         return ours
@@ -91,7 +90,8 @@ def command(python: str | None, *arguments: str) -> list[str]:
 
 
 def described(python: str, folder: Path, options: str, sources: tuple[str, ...]) -> Described:
-    """Ask the interpreter what the recipe's tools.py offers. Raises UserError in its own words."""
+    """Ask the interpreter what the recipe's tools.py offers. Raises UserError with the
+    interpreter's own message."""
     stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.py")))
     return _described(python, folder, options, sources, stamp)
 
@@ -103,12 +103,11 @@ def _described(python: str, folder: Path, options: str, sources: tuple[str, ...]
 
 
 def _ask(asked: list[str], python: str) -> dict[str, Any]:
-    """Return what the last line says, as JSON: what the user's code prints on its way stands
-    before."""
+    """Return the JSON of the last line. The user's code may print other lines before it."""
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except OSError as error:
-        why = f"cannot be started ({error.strerror}). Name an interpreter that can"
+        why = f"cannot be started ({error.strerror}). Name one that can be started"
         raise UserError(f"params.yaml: recipe.python = {python!r} {why}.") from None
     except subprocess.TimeoutExpired:
         raise UserError(f"params.yaml: recipe.python = {python!r} did not answer within {_PATIENCE_S:.0f} s.") from None

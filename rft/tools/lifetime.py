@@ -1,18 +1,17 @@
-"""Runs a tool server around a stage: start it, wait for health, hand out its address, and stop it
-whatever happens.
+"""Run a tool server around a stage: start it, wait for its health, and always stop it.
 
     with running(recipe, params.tools) as endpoint:
         ...                                   # endpoint.url, endpoint.headers
 
 Without `tools.server_url` the recipe's own server (rft/tools/server.py) is started as a process, on
-a free port and with a random key; only this process knows them, and no output shows them. The
-server stops at every exit, and dies with us if we are killed. If it dies first, the stage ends with
-one InfrastructureError: going on would only collect unscored rollouts. With `tools.server_url`
-nothing is started, and that server must answer, with any HTTP status. With `tools.where: local` the
-server is started too, because the recipe's `grade` is called there.
+a free port and with a random key. Only this process knows the port and key, and no output shows
+them. The server stops at every exit, and dies with us if we are killed. If it dies first, the stage
+ends with one InfrastructureError, because it could only collect unscored rollouts. With
+`tools.server_url` nothing is started, and that server must answer, with any HTTP status. With
+`tools.where: local` the server is started too, because the recipe's `grade` is called there.
 
-Enter the block in a thread that lives as long as it: the kernel's death signal watches the thread
-that started the process.
+Enter the block in a thread that lives as long as the block: the kernel's death signal watches the
+thread that started the process.
 """
 
 from __future__ import annotations
@@ -49,13 +48,14 @@ RAISED = "Traceback (most recent call last)"
 
 
 def log_of(recipe: Recipe) -> Path:
-    """Return where the end of the server's output is kept once its tools or its `grade` raised."""
+    """Return the file that keeps the end of the server's output if a tool or `grade` raised."""
     return (files.state() / "logs" / f"tool-server-{recipe.name}.log").resolve()
 
 
 @contextmanager
 def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
-    """Raises InfrastructureError when the server does not start or answer, or dies in the block."""
+    """Run the recipe's server, or use the external one. Raises InfrastructureError when it does not
+    start or answer, or dies in the block."""
     local_tools.check(tools)
     if recipe.python is not None and tools.where == "local":
         what = f"tools.where = 'local' calls functions here, and recipe.python = {recipe.python!r} runs them elsewhere"
@@ -81,7 +81,7 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
             try:
                 yield endpoint
             except Exception:
-                process.raise_if_dead()  # the cause; the block's own error follows from it and stays chained
+                process.raise_if_dead()  # a dead server is the cause, and the block's own error stays chained
                 raise
             process.raise_if_dead()
         finally:
@@ -90,7 +90,8 @@ def running(recipe: Recipe, tools: config.Tools) -> Iterator[ToolEndpoint]:
 
 
 def _check_state(recipe: Recipe, tools: config.Tools, keeps_state: bool) -> None:
-    """Raises ConfigError for state that nobody would keep."""
+    """Raises ConfigError if no server would keep the recipe's state, or if tools.state has no
+    effect."""
     if keeps_state and tools.where == "local" and tools.server_url is None:
         what = f"{recipe.folder}/tools.py keeps state for each rollout (setup), which workers do not share"
         raise ConfigError(f"params.yaml: tools.where = 'local': {what}. Set it to http.")
@@ -114,8 +115,8 @@ def _external(url: str, static: dict[str, str], sent: Secrets, timeout_s: float)
 
 
 class _Process:
-    """The recipe's server. Its output goes to a file without a name, which is read with `pread`:
-    that leaves the writer's position alone."""
+    """The recipe's server. Its output goes to a file without a name. We read it with `pread`, which
+    does not move the writer's position."""
 
     def __init__(self, recipe: Recipe, output: IO[bytes], state: config.RolloutState, keeps_state: bool) -> None:
         self._recipe = recipe
@@ -149,7 +150,7 @@ class _Process:
                         if client.get(f"{url}/health").status_code == 200:
                             return url
                     except httpx.HTTPError:
-                        pass  # asked again until the deadline
+                        pass  # ask again until the deadline
                 time.sleep(0.02)
         raise self._trouble(f"was not healthy within {START_DEADLINE_S:g} s")
 
@@ -158,7 +159,7 @@ class _Process:
             raise self._trouble(f"died in the middle: exit code {code}")
 
     def keep_log(self) -> None:
-        """Write what the server printed, without secrets, if the recipe's own code raised."""
+        """Write the server's output to a file, without secrets, if the recipe's own code raised."""
         text = tail(self._output, LOG_BYTES)
         if RAISED in text:
             path = log_of(self._recipe)

@@ -1,18 +1,19 @@
 """The recipe's own functions as tools, without a server: `tools.where: local`.
 
-    async def    awaited in our event loop, which it must not block
-    def          called in one of tools.local_workers processes, because only a process can be
+    async def    is awaited in our event loop, which it must not block
+    def          is called in one of tools.local_workers processes, because only a process can be
                  ended at a deadline
 
 Both have the limits of a tool over HTTP: deadline, size of the reply, slots, rate. A `ToolError`
 and bad arguments are the policy's fault, and it sees them. An exception, an overrun or a worker's
-death is ours: retried, then `failed`. A worker that overruns is killed, with whatever it started,
-and another takes its place at the next call.
+death is our fault: the call is retried, then `failed`. A worker that overruns is killed with all
+its child processes, and another replaces it at the next call.
 
-A worker loads the recipe by itself (`python -m rft.tools.local`), so it never sees what this
-process has in memory, torch included. Requests and replies are JSON after four bytes of length, on
-pipes that the tool cannot reach: its own stdin is empty, and what it prints goes to a file whose
-end is shown if it dies. A worker ends with us, by the kernel's death signal or the end of its pipe.
+A worker loads the recipe by itself (`python -m rft.tools.local`), so it never sees the memory of
+this process, torch included. Requests and replies are JSON after four bytes of length, on pipes
+that the tool cannot reach. The tool's own stdin is empty, and its output goes to a file whose end
+is shown if the worker dies. A worker ends with us, by the kernel's death signal or the end of its
+pipe.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ def check(section: config.Tools) -> None:
 async def sources(
     recipe: Recipe, section: config.Tools, http: HttpClient
 ) -> AsyncIterator[dict[str, AsyncTool | WorkerTool]]:
-    """Yield the source of each function. Raises InfrastructureError when the workers do not
-    start."""
+    """Yield the source of each function. Raises InfrastructureError if the workers do not start."""
     limits = Limits.from_params(section)
     blocking = any(not inspect.iscoroutinefunction(function) for function in recipe.tools)
     async with Workers(recipe, section.local_workers if blocking else 0) as workers:
@@ -79,7 +79,7 @@ async def sources(
 
 @dataclass(frozen=True, slots=True)
 class AsyncTool:
-    """An `async def`, called here."""
+    """An `async def`, called in this process."""
 
     function: Callable[..., Awaitable[Any]]
     model: type[Any]
@@ -169,8 +169,9 @@ class Workers:
         await asyncio.gather(*(worker.stop() for worker in self._workers))
 
     async def ask(self, request: bytes, timeout_s: float) -> dict[str, Any]:
-        """Raises TimeoutError, and NoReply for a worker that died. The time to get or start a
-        worker does not count against `timeout_s`."""
+        """Send a request to a worker, and return its reply. Raises TimeoutError, and NoReply for a
+        worker that died. The time to get or start a worker does not count as part of
+        `timeout_s`."""
         worker = await self._idle.get()
         try:
             if not worker.alive:
@@ -178,7 +179,7 @@ class Workers:
             async with asyncio.timeout(timeout_s):
                 return await worker.ask(request)
         except BaseException:
-            worker.kill()  # an overrun or a cancelled rollout: nobody waits for what it does
+            worker.kill()  # it overran or its rollout was cancelled, so nobody waits for its reply
             raise
         finally:
             self._idle.put_nowait(worker)
@@ -221,7 +222,7 @@ class _Worker:
     async def ask(self, request: bytes) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # it died: `_receive` says how
+        with suppress(ConnectionError):  # the worker died, and `_receive` says how
             self._process.stdin.write(LENGTH.pack(len(request)) + request)
             await self._process.stdin.drain()
         return await self._receive(self._process)

@@ -7,28 +7,30 @@
 
 The first is reached by streamable HTTP; the second is a process of ours, reached by stdio.
 
-The official `mcp` package speaks the protocol. This module adds a deadline and a size for each
-call, retries of what the transport lost, signatures, and the trace id in each call's `_meta`. A
-result with `isError`, and a refusal of the arguments, are the policy's fault, and it sees them.
-Everything else that is not a result is retried and then `failed`.
+The official `mcp` package speaks the protocol. This module adds a deadline and a maximum size for
+each call, retries after failures of the transport, signatures, and the trace id in each call's
+`_meta`. A result with `isError`, and a refusal of the arguments, are the policy's fault, and it
+sees them. Everything else that is not a result is retried and then `failed`.
 
-Two such errors are the server's fault all the same, and only their text tells (`McpTool._blame`):
-- A tool that the server listed and no longer knows. It comes as INVALID_PARAMS, as the
-  specification asks, or with `isError`, as the packages do it. It is `failed` at once, like an HTTP
-  404.
-- A tool function that crashed. Release 2 of the `mcp` package keeps the exception to itself and
-  answers "Error executing tool NAME": that is retried, like an HTTP 500. After a colon follows what
-  the tool raised for the model to read, or which arguments do not fit. Release 1 puts the text of a
-  crash there too, so a crash under it counts as the policy's fault.
+Two errors of the first kind are still the server's fault. Only their text shows it
+(`McpTool._blame`):
+- The server listed a tool and no longer knows it. The error comes as INVALID_PARAMS, as the
+  specification asks, or with `isError`, as the packages do it. The call is `failed` at once, like
+  an HTTP 404.
+- A tool function crashed. Release 2 of the `mcp` package hides the exception and answers "Error
+  executing tool NAME". That is retried, like an HTTP 500. If a colon follows, then the text after
+  it is what the tool raised for the model to read, or names the arguments that do not fit. Release
+  1 puts the text of a crash there too, so a crash under it counts as the policy's fault.
 
 `client_errors: policy` in tools.traits blames the policy for all of them.
 
-What servers say otherwise than the protocol has it is put right in rft/tools/mcp_righted.py.
+rft/tools/mcp_righted.py corrects replies of servers that break the protocol.
 
-Two traits of the package shape this file. Its tasks live in cancel scopes, which one task must
-enter and leave: so a connection is owned by a task that opens it, waits, and closes it (`_own`).
-And one exchange that breaks over HTTP ends the whole session, with all calls under way: so
-`_transport` gives it an error reply instead, and hands the cause to the call that met it.
+Two properties of the package shape this file. Its tasks live in cancel scopes, and one task must
+enter and leave a scope. So a connection belongs to a task that opens it, waits, and closes it
+(`_own`). And if one exchange breaks over HTTP, the package ends the whole session, with all running
+calls. So `_transport` gives it an error reply instead, and passes the cause to the call that met
+it.
 """
 
 from __future__ import annotations
@@ -60,15 +62,16 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 OPEN_DEADLINE_S = 60.0
-CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 more after SIGTERM
+CLOSE_DEADLINE_S = 10.0  # the package gives a process 2 s to end by itself, and 2 s more after SIGTERM
 _CODE = r"(?:MCP error -?\d+: )?"  # how the TypeScript package begins
 # Python: "Unknown tool: NAME"; Go: 'unknown tool "NAME"'; Java: "Unknown tool: invalid_tool_name",
-# word for word, and once "Tool not found: NAME"; Rust: "tool not found"; TypeScript: "Tool NAME not
+# literally, and once "Tool not found: NAME"; Rust: "tool not found"; TypeScript: "Tool NAME not
 # found" or "disabled"; mcp-go: "tool 'NAME' not found: ...". More may follow, such as a list of the
-# known tools. Any other name is an argument: a tool that calls tools by name refuses it like this.
+# known tools. With any other name it is not this error: a tool that takes tools' names as arguments
+# refuses a wrong one with the same words.
 _NAMED = r"""(unknown tool|tool not found)(:? ['"]?(NAME|invalid_tool_name)['"]?(?![\w/-]|\.\w)|[.;,!]|$)"""
 _UNKNOWN = rf"""{_CODE}({_NAMED}|tool ['"]?NAME['"]? (not found|disabled)\b)"""
-SESSION_LOST = "Session terminated"  # the package's word for a session id that the server no longer knows
+SESSION_LOST = "Session terminated"  # the package's text for a session id that the server no longer knows
 
 log = logging.getLogger("rft.tools.mcp")
 
@@ -82,19 +85,19 @@ class _Refused(Exception):
 
 
 _troubles: ContextVar[list[Exception] | None] = ContextVar("troubles", default=None)
-"""Errors that `_transport` met for the call that runs in this context: NoReply, InfrastructureError
-or _Oversized."""
+"""Errors that `_transport` met for the call in this context: NoReply, InfrastructureError or
+_Oversized."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
     server: Server
     name: str
-    """The server's own, without prefix."""
+    """The server's own name of the tool, without prefix."""
     limits: Limits
     rate_limiter: RateLimiter
     client_errors: str = "infrastructure"
-    """As in config.Traits."""
+    """See config.Traits."""
 
     async def call(self, call: ToolCall, arguments: str, envelope: Envelope) -> Outcome:
         trace_id = envelope.context.trace_id
@@ -114,7 +117,7 @@ class McpTool:
         return replace(outcome, retries=retries)
 
     def _read(self, result: CallToolResult) -> Outcome:
-        """Join the result's texts; a picture or a resource becomes JSON."""
+        """Join the result's texts. A picture or a resource becomes JSON."""
         text = "\n".join(
             block.text if block.type == "text" else block.model_dump_json(by_alias=True, exclude_none=True)
             for block in result.content
@@ -165,8 +168,8 @@ class Server:
         self._owner: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises InfrastructureError if the server does not answer, ConfigError for a tool that it
-        does not have."""
+        """Connect and list the tools. Raises InfrastructureError if the server does not answer,
+        ConfigError for a tool that it does not have."""
         self._opening = asyncio.Lock()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __aexit__
         try:
@@ -186,7 +189,8 @@ class Server:
         return McpTool(self, own, Limits.from_params(self._section), rate_limiter, client_errors)
 
     async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> CallToolResult:
-        """Raises _Refused, _Oversized, and NoReply for everything else that is not a result."""
+        """Call a tool. Raises _Refused, _Oversized, and NoReply for everything else that is not a
+        result."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
 
@@ -202,7 +206,7 @@ class Server:
             if (error.code == CONNECTION_CLOSED and self._server.url is None) or error.message == SESSION_LOST:
                 await self._drop(client)
             raise NoReply(self._explain(error)) from None
-        except Exception as error:  # a result that is none, or not what its own schema says, or no schema
+        except Exception as error:  # not a result, or one that breaks its own schema, or a bad schema
             raise NoReply(self._explain(error), malformed=True) from None
         finally:
             _troubles.reset(token)
@@ -245,7 +249,7 @@ class Server:
 
     # -- one connection after another
     async def _connected(self) -> Client:
-        """Raises NoReply when a connection cannot be made."""
+        """Return the connection, and make one if needed. Raises NoReply if that fails."""
         if self._client is not None:
             return self._client
         async with self._opening:
@@ -278,7 +282,7 @@ class Server:
             self._client = None
 
     async def _drop(self, client: Client) -> None:
-        """Close this connection once, however many calls met its end."""
+        """Close this connection once, even if several calls met its end."""
         async with self._opening:
             if self._client is client:
                 await self._close()
@@ -333,7 +337,7 @@ def _http_client(server: Server) -> httpx2.AsyncClient:
 
     return httpx2.AsyncClient(
         headers=server._headers,
-        # room for escapes, the text twice, and the frame around it
+        # with room for escapes, for the text twice, and for the frame around it
         transport=_transport(4 * server._section.max_reply_bytes + 65536, server),
         timeout=httpx2.Timeout(30.0, read=None),  # the call's own deadline is around it
         max_redirects=0,

@@ -1,11 +1,12 @@
-"""What MCP servers say otherwise than the protocol has it, put right before the package reads it.
+"""Correct replies of MCP servers that break the protocol, before the package reads them.
 
-The `mcp` package validates a listing as a whole: one tool whose schema has no `type` takes all
-tools of its server away, and a result that does not fit the schema that its server declared is
-refused. What the policy reads is text, and what a schema must be, rft/tools/arguments.py says. So:
+The `mcp` package validates a listing as a whole. If one tool's schema has no `type`, no tool of its
+server can be used. The package also refuses a result that does not fit the server's own output
+schema. We need neither check: the policy reads text, and rft/tools/arguments.py decides which
+schemas are valid. So:
 
-    initialize     a server may know `tools/list` and `tools/call` alone, as OpenEnv's /mcp does. It
-                   keeps no session, so there is nothing that it could say: we say it
+    initialize     some servers know only `tools/list` and `tools/call`, as OpenEnv's /mcp does.
+                   They keep no session and have nothing to tell, so we answer in their place
     tools/list     a schema of arguments without `type: object` is wrapped in one that has it, and
                    `as_listed` unwraps it. Output schemas are left out
 
@@ -49,7 +50,7 @@ class _Stream:
 
 
 class _Requests(_Stream):
-    """Remembers which requests wait for a reply that may have to be put right."""
+    """Remembers which requests wait for a reply that may need a correction."""
 
     async def send(self, item: SessionMessage) -> None:
         if getattr(item.message, "method", None) in _RIGHTED:
@@ -90,7 +91,7 @@ def _introduction(request: Any) -> Any:
 
 
 def _list(result: Any) -> None:
-    """Put a listing right, as far as it is one."""
+    """Correct a listing in place, if it is one."""
     tools = result.get("tools") if isinstance(result, dict) else None
     for tool in tools if isinstance(tools, list) else ():
         if not isinstance(tool, dict):
@@ -102,7 +103,7 @@ def _list(result: Any) -> None:
 
 
 def as_listed(schema: dict[str, Any]) -> Any:
-    """Return a tool's schema as its server has it."""
+    """Return a tool's schema as its server wrote it."""
     return schema.get(_AS_LISTED, schema)
 
 

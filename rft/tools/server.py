@@ -1,4 +1,4 @@
-"""Serves a recipe's tools and grader over HTTP, in a process of its own.
+"""Serve a recipe's tools and grader over HTTP, in a process of its own.
 
     GET  /health          {"status": "ok", "tools": [...]}
     POST /tools/<name>    {"type": "function_call", "call_id", "name", "arguments": "<JSON>",
@@ -6,17 +6,18 @@
                           "output": "<text>"}
     POST /grade           {"sample", "item", "trace_id"} -> {"score", "solved", "reason",
                           "sub_scores"}
-    POST /end             {"trace_id"}: the rollout is over and graded. Only where the recipe keeps
-                          state for each (rft/tools/states.py)
+    POST /end             {"trace_id"}: the rollout is over and graded. It exists only if the recipe
+                          keeps state for each rollout (rft/tools/states.py)
 
 A tool is a plain typed Python function. Its schema is made from its signature and docstring, and
-its arguments are validated against the same types, so the two cannot drift apart. The status says
-who is to blame: `ToolError` and bad arguments are the policy's fault (400, and it sees the text);
-an exception is ours (500, and the trainer retries, then leaves the rollout unscored).
+its arguments are validated against the same types, so schema and check cannot differ. The status
+says who is to blame. `ToolError` and bad arguments are the policy's fault: the status is 400, and
+the policy sees the text. An exception is our fault: the status is 500, and the trainer retries and
+then leaves the rollout unscored.
 
-Everything but /health needs the bearer key in RFT_TOOL_KEY, if that is set. Functions run in the
-event loop: they are lookups of a fraction of a millisecond, where a thread costs more than the
-work. An `async def` tool is awaited.
+Everything except /health needs the bearer key in RFT_TOOL_KEY, if that is set. Functions run in the
+event loop, because they are lookups of a fraction of a millisecond, and a thread would cost more
+than the work. An `async def` tool is awaited.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ from rft.tools.states import States
 KEY = "RFT_TOOL_KEY"
 MAX_BODY_BYTES = 16_000_000  # a grader's body holds every tool call of the rollout
 BACKLOG = 4096
-"""Connections that may wait to be accepted. The rollouts of a batch connect at the same moment; the
-kernel drops what exceeds this number, and whoever was dropped tries again a second later. With the
-usual 128, 10 of 62 batches of 500 rollouts took that second."""
+"""Connections that may wait to be accepted. The rollouts of a batch connect at the same moment. The
+kernel drops connections beyond this number, and a dropped client tries again a second later. With
+the usual 128, 10 of 62 batches of 500 rollouts took that second."""
 
 log = logging.getLogger("rft.tools.server")
 
 
 def app(recipe: Recipe, section: config.RolloutState | None = None) -> web.Application:
-    """Raises UserError for a recipe whose tools cannot be served."""
+    """Make the application. Raises UserError for a recipe whose tools cannot be served."""
     tools = {name_of(function): function for function in recipe.tools}
     if len(tools) != len(recipe.tools):
         names = [name_of(function) for function in recipe.tools]
@@ -132,8 +133,8 @@ def _kept(states: States) -> Callable[[web.Application], AsyncIterator[None]]:
 async def _given(
     function: Callable[..., Any], body: dict[str, Any], states: States | None
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield what the function takes besides the policy's arguments. A rollout's state stays while
-    the block lasts."""
+    """Yield the function's arguments that do not come from the policy. A rollout's state stays
+    during the block."""
     known = {ITEM: body.get(ITEM) or {}, TRACE_ID: str(body.get(TRACE_ID) or ""), CALL_ID: str(body.get(CALL_ID) or "")}
     asked = asks_for(function)
     given = {name: known[name] for name in asked if name in known}
@@ -145,7 +146,8 @@ async def _given(
 
 
 def read_arguments(model: type[pydantic.BaseModel], raw: Any) -> dict[str, Any]:
-    """Read the wire's JSON string (an object is taken too). Raises ToolError with every problem."""
+    """Read the wire's JSON string; an object is accepted too. Raises ToolError with every
+    problem."""
     try:
         read = model.model_validate_json(raw) if isinstance(raw, str) else model.model_validate(raw)
     except pydantic.ValidationError as error:
@@ -196,8 +198,8 @@ def _authorize(key: str | None) -> Any:
 
 
 def _report_bugs(folder: Path) -> Any:
-    """Answer 500 with the exception and the recipe's line that raised it. The traceback goes to
-    stderr, whose tail the trainer shows."""
+    """Answer an exception with status 500, the exception and the recipe's line that raised it. The
+    traceback goes to stderr, and the trainer shows its end."""
 
     @web.middleware
     async def report(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -213,7 +215,8 @@ def _report_bugs(folder: Path) -> Any:
 
 
 def _place(error: Exception, folder: Path) -> str:
-    """Name the innermost frame that is the recipe's own; a library's says little to its author."""
+    """Name the innermost frame of the recipe's own code. A library's frame says little to the
+    recipe's author."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
     return f" ({Path(own[-1].filename).relative_to(folder)}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 

@@ -1,7 +1,7 @@
 """The schema of a tool, made from the signature and docstring of a typed Python function.
 
-Its arguments are validated against the same types (`arguments_model`), so the two cannot drift
-apart. A reader of schemas alone needs no server: rft/tools/server.py serves the functions.
+The arguments of calls are validated against the same types (`arguments_model`), so schema and check
+cannot differ. Reading schemas needs no server; rft/tools/server.py serves the functions.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rft.tools import interpreter
 from rft.tools.interpreter import Described
 
 ITEM, TRACE_ID, ROLLOUT, CALL_ID = GIVEN = ("item", "trace_id", "rollout", "call_id")
-"""Arguments that a tool gets from us and not from the policy: the example's row, the rollout's
-trace id, the rollout with its state (rft/tools/states.py), and the id of the call. A trace id is
-new in every run: where it shows in an output, equal seeds no longer give equal bytes. A call id is
-unique in its rollout, and the same where a call is repeated after a lost reply, so that a tool that
+"""Arguments that a tool gets from us and not from the policy. They are the example's row, the
+rollout's trace id, the rollout with its state (rft/tools/states.py), and the id of the call. A
+trace id is new in every run: if an output shows it, equal seeds no longer give equal bytes. A call
+id is unique in its rollout. A call that is repeated after a lost reply keeps its id, so a tool that
 changes the state can answer again without acting again.
 """
 
 
 class _NoTitles(GenerateJsonSchema):
-    """Titles repeat the names and cost prompt tokens."""
+    """Leaves out titles, which repeat the names and cost prompt tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -55,7 +55,7 @@ def names(recipe: Recipe) -> list[str]:
 
 
 def described(recipe: Recipe) -> Described:
-    """Say what a recipe's tools.py offers, under whichever interpreter it runs."""
+    """Say what a recipe's tools.py offers, under the interpreter that runs it."""
     if recipe.python is None:
         return describe(recipe)
     options = recipe.options.model_dump_json(by_alias=True)
@@ -63,7 +63,7 @@ def described(recipe: Recipe) -> Described:
 
 
 def describe(recipe: Recipe) -> Described:
-    """Read it here."""
+    """Say what a recipe's tools.py offers, by reading it in this process."""
     functions = {name_of(function): function for function in recipe.tools}
     if recipe.grade is not None:
         functions["grade"] = recipe.grade
@@ -76,7 +76,7 @@ def describe(recipe: Recipe) -> Described:
 
 
 def asks_for(function: Callable[..., Any]) -> list[str]:
-    """Return which of GIVEN the function takes."""
+    """Return the names of GIVEN that the function takes."""
     return [name for name in GIVEN if name in inspect.signature(function).parameters]
 
 
@@ -85,8 +85,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def arguments_model(function: Callable[..., Any]) -> type[pydantic.BaseModel]:
-    """Make a pydantic model of the arguments. Fields have neutral names, with the real ones as
-    aliases: a tool may call an argument `json`."""
+    """Make a pydantic model of the arguments. Fields have neutral names, with the real names as
+    aliases, because a tool may have an argument such as `json`."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):

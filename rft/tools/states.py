@@ -1,6 +1,6 @@
 """What a recipe keeps for each rollout on its server: a workspace, a mailbox, a game.
 
-    def setup(rollout):            once per trace id, before the first call or grade that asks
+    def setup(rollout):            once per trace id, before the first call or grade that takes it
         rollout.state = Mailbox(rollout.item)
 
     def send(to: str, rollout) -> str:       a tool, or grade(sample, item, rollout)
@@ -9,13 +9,13 @@
     def teardown(rollout):         once: when the rollout is over or idle, or the server ends
         rollout.state.close()
 
-The wire tells a server nothing of a rollout's start, so the first call sets up. Our trainer posts
-the trace id to /end after the grade; for other clients there is the time to live. A rollout that is
-over stays over: a late call would otherwise meet an empty mailbox and be graded on it. So it is
-answered as a fault of ours, and leaves the rollout unscored.
+The wire does not tell a server that a rollout starts, so the first call sets up. Our trainer posts
+the trace id to /end after the grade; the state of other clients ends by its time to live. A rollout
+that is over stays over. Otherwise a late call would find an empty mailbox, and the rollout would be
+graded on that. So a late call is answered as our own fault, and the rollout is unscored.
 
-Both functions have deadlines. A coroutine is canceled there. A plain function runs in a thread,
-which nothing can end: what it sets up too late is torn down when it returns.
+Both functions have deadlines. A coroutine is canceled at its deadline. A plain function runs in a
+thread, which nothing can end: what it sets up too late is torn down when it returns.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rft import config
 from rft.types import Rollout
 
 REMEMBERED = 100_000
-"""Rollouts that are known to be over."""
+"""How many rollouts are remembered as over."""
 
 log = logging.getLogger("rft.tools.states")
 _Function = Callable[[Rollout], Any]
 
 
 class StateError(Exception):
-    """A rollout has no state to work with: the server's fault, not the policy's."""
+    """A rollout has no usable state. It is the server's fault, not the policy's."""
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class _OpenRollout:
     rollout: Rollout
     setup: asyncio.Task[None]
     busy: int = 0
-    """Calls that are using it."""
+    """The number of calls that are using it."""
     over: str = ""
-    """Why it is to be torn down, once nothing uses it."""
+    """Why it will be torn down when no call uses it any more."""
     used: float = field(default_factory=time.monotonic)
 
 
@@ -69,7 +69,7 @@ class States:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sweep while the block lasts, and tear everything down at its end."""
+        """End idle rollouts during the block, and tear down all at its end."""
         sweeper = asyncio.create_task(self._sweep())
         try:
             yield
@@ -80,8 +80,8 @@ class States:
 
     @asynccontextmanager
     async def using(self, trace_id: str, item: dict[str, Any]) -> AsyncIterator[Rollout]:
-        """Yield the rollout, set up. It is not torn down within the block. Raises StateError for
-        one that is over, or cannot be set up."""
+        """Yield the rollout with its state. It is not torn down within the block. Raises StateError
+        for a rollout that is over or cannot be set up."""
         if not trace_id:
             raise StateError("the call names no trace_id, by which this recipe keeps state")
         if trace_id in self._over:
@@ -92,7 +92,7 @@ class States:
             kept = self._kept[trace_id] = _OpenRollout(rollout, asyncio.create_task(self._set_up(rollout)))
         kept.busy += 1
         try:
-            await asyncio.shield(kept.setup)  # a client that hangs up does not spoil it for the next
+            await asyncio.shield(kept.setup)  # a client that disconnects does not stop the setup for the next
             yield kept.rollout
         finally:
             kept.busy, kept.used = kept.busy - 1, time.monotonic()
@@ -100,7 +100,7 @@ class States:
                 await self.end(trace_id, kept.over)
 
     async def end(self, trace_id: str, why: str = "its end was posted") -> bool:
-        """Tear down a rollout, after the last call that uses it. Returns whether it had a state."""
+        """Tear down a rollout after the last call that uses it. Returns whether it had a state."""
         kept = self._kept.get(trace_id)
         self._remember(trace_id, why)
         if kept is None:
@@ -135,7 +135,7 @@ class States:
                 raise StateError(f"setup(rollout) took longer than tools.state.setup_s = {limit_s:g} s")
             work.result()
         except BaseException:
-            self._kept.pop(rollout.trace_id, None)  # a retry sets up anew
+            self._kept.pop(rollout.trace_id, None)  # a retry sets up again
             raise
 
     def _clean_up_later(self, work: asyncio.Future[Any], rollout: Rollout) -> None:
@@ -151,7 +151,7 @@ class States:
         task.add_done_callback(self._background.discard)
 
     async def _tear_down(self, rollout: Rollout) -> None:
-        """Failures are logged: the rollout is over, and graded."""
+        """Tear down a rollout. Failures are only logged, because the rollout is already over."""
         if self._teardown is None:
             return
         limit_s = self._section.teardown_s

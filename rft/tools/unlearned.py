@@ -1,10 +1,10 @@
-"""What an embedded policy would be shown and never learned to read.
+"""Refuse settings that show an embedded policy text which it never learned to read.
 
-It is built and warm-started on the recipe's own dialogues, with the schemas of the recipe's own
-tools. Tools of MCP servers, endpoints with a schema of their own and a form of the final answer
-enter the prompt of a run all the same, as hundreds of tokens that it has never seen (585 where the
-warm start had 21, in a refund desk). Each rollout then scores 0, and nothing says why. So such
-settings are refused before the warm start.
+An embedded policy is built and warm-started on the recipe's own dialogues, with the schemas of the
+recipe's own tools. Other settings add to the prompt of a run: tools of MCP servers, endpoints with
+a schema of their own, and a form of the final answer. They add hundreds of tokens that the policy
+has never seen (585 where the warm start had 21, in a refund desk). Each rollout then scores 0, and
+nothing says why. So such settings are refused before the warm start.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rft import config
 from rft.errors import ConfigError
 
 _REMEDY = (
-    "Name a policy.model or a policy.server, which can read what it is shown; or, to try the ladder without one, write "
-    "the tool as a function of the recipe's tools.py that calls yours."
+    "Name a policy.model or a policy.server, which can read such text. Or, to try the ladder without one, write a "
+    "function in the recipe's tools.py that calls your tool."
 )
 
 
 def check(params: config.Params) -> None:
-    """Raises ConfigError for settings that an embedded policy could not live up to."""
+    """Raises ConfigError for settings that an embedded policy cannot follow."""
     if found := [*named(params)]:
-        why = "the embedded policy would be shown what its warm start does not hold, and could not read it"
+        why = "the embedded policy would be shown text that its warm start does not hold, and could not read it"
         raise ConfigError(f"params.yaml: {'; '.join(found)}: {why}. {_REMEDY}")
 
 

@@ -1,8 +1,8 @@
 """Read files at addresses, such as s3://bucket/logs, through fsspec's drivers.
 
-**An object store that fails** is asked again, a few times, from the byte that was reached. Then it
-is an InfrastructureError that names the address. An address that does not exist, or that may not be
-read, is the user's to fix; so is a driver that is not installed.
+**An object store that fails** is asked again, a few times, from the byte that was reached. After
+that, an InfrastructureError names the address. It is a UserError if the address does not exist or
+may not be read, or if its driver is not installed.
 
 Names show no user, password or query: they may be secrets, and names go into reports.
 """
@@ -50,7 +50,7 @@ def shown(address: str) -> str:
     if not is_address(address):
         return address
     scheme, rest = address.split("://", 1)
-    if scheme in ("http", "https"):  # elsewhere a question mark is part of a name, or of a pattern
+    if scheme in ("http", "https"):  # in other schemes, a question mark is part of a name
         rest = rest.split("?", 1)[0]
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rsplit('@', 1)[-1]}{slash}{path}"
@@ -91,7 +91,7 @@ class Remote:
             ) from None
 
     def found(self) -> list[Found]:
-        """Find the files: by pattern, in a folder, or the one."""
+        """Find the files: by a pattern, in a folder, or a single file."""
         is_web = self.scheme in ("http", "https")
         if "*" in self.path or ("[" in self.path and not is_web):
             infos: Any = self.asked(lambda: self.files.glob(self.path, detail=True))
@@ -119,13 +119,13 @@ class Remote:
 
 
 def _count(address: str) -> int:
-    """Count the bytes of a file whose server does not say."""
+    """Count the bytes of a file whose server does not give the size."""
     with Steady(address, -1) as raw:
         return sum(len(chunk) for chunk in iter(lambda: raw.read(_CHUNK), b""))
 
 
 def _asked(address: str, ask: Callable[[], T]) -> T:
-    """Ask an object store, a few times. Raises UserError for what is not there or not allowed."""
+    """Ask an object store, a few times. Raises UserError for what is missing or not allowed."""
     last: Exception = InfrastructureError(address)
     for attempt in range(TRIES):
         if attempt:
@@ -147,8 +147,8 @@ def _asked(address: str, ask: Callable[[], T]) -> T:
 
 
 def _origin(error: Exception) -> Exception:
-    """Return what was wrong. The HTTP driver calls every trouble a missing file, and names the
-    trouble as its cause."""
+    """Return the real error. The HTTP driver reports every problem as a missing file, and gives the
+    problem as the cause."""
     cause = error.__cause__
     return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
 
@@ -163,7 +163,7 @@ def _forbidden(address: str, error: Exception) -> UserError:
 
 
 class Steady(io.RawIOBase):
-    """Bytes at an address, from first to last. A reading that fails goes on where it was."""
+    """Bytes at an address, from first to last. When reading fails, it goes on from where it was."""
 
     def __init__(self, address: str, num_bytes: int) -> None:
         super().__init__()
@@ -194,7 +194,8 @@ class Steady(io.RawIOBase):
             raise
 
     def _skip(self) -> None:
-        """Go to where reading stopped; a server without ranges sends the beginning again."""
+        """Skip to where reading stopped, because a server without ranges sends the beginning
+        again."""
         try:
             if self._at:
                 self._file.seek(self._at)

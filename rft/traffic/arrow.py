@@ -1,5 +1,5 @@
-"""Arrow's functions on columns. They are made when the module is loaded, so that no type checker
-knows their names; here they have one place and no type."""
+"""Arrow's functions on columns. pyarrow makes them when it is loaded, so type checkers do not know
+their names. Here they have one place and no type."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ how many processes work on them or on how a stream hands out its bytes. Small fi
 A line that is longer than the limit is skipped while it is read: it is never in memory as a whole.
 
 Some formats have no lines (`is_lines` of the format): one document may hold many records. Their
-records are read here, one after the other, and travel as JSON lines of our own.
+records are read here, one after the other, and are passed on as our own JSON lines.
 
     cut(logs, formats, largest)      the blocks of a log
 """
@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Protocol
 from rft.errors import InfrastructureError
 
 SIZE = 5 << 20
-"""Bytes of a block. A part is compressed to about a fourth of that. A process needs ten times as
-much memory, and its parent three times."""
+"""Bytes of a block. A part is compressed to about a fourth of that. A process needs ten times a
+block in memory, and its parent three times."""
 _STEP = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -46,7 +46,7 @@ class Piece:
     is_end: bool = False
     """The file ends here. If its last line has no line break, it may be cut off."""
     is_rows: bool = False
-    """The lines are [number, row or reason] of a format without lines."""
+    """The lines are our own, `[number, row or reason]`, made from a format without lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Filling:
 
 
 def cut(logs: Sequence[Opened], formats: Sequence[Any], largest: int, size: int = SIZE) -> Iterator[Block]:
-    """Yield the blocks of a log. `largest`: bytes of the longest line that is read."""
+    """Yield the blocks of a log. `largest`: the most bytes of a line that is read."""
     filling = _Filling(size)
     for source, (log, form) in enumerate(zip(logs, formats, strict=True)):
         read = _lines if form.is_lines else _records

@@ -1,12 +1,12 @@
 """Work out the columns of a snapshot from parsed conversations, thousands at a time.
 
 The messages of all conversations are one flat column, and offsets say where each conversation
-begins. Whatever is asked of a conversation (how many turns, which tools, the last answer) is
-counted on the flat column and added up between offsets. Python looks at distinct values only, such
-as system prompts and shapes of replies, and at graded answers that differ in their text.
+begins. What is asked about a conversation (how many turns, which tools, the last answer) is counted
+on the flat column and added up between offsets. Python looks only at distinct values, such as
+system prompts and shapes of replies, and at graded answers that differ in their text.
 
     build(table, ...)     the columns of parsed rows (rft/traffic/lines.py)
-    of_rows(rows)         the same of rows in memory, such as training examples
+    of_rows(rows)         the same for rows in memory, such as training examples
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Own:
 
     @property
     def names(self) -> list[str]:
-        """The keys whose values only tell things apart: the unit, and categories."""
+        """The keys whose values only distinguish things: the unit, and categories."""
         unit = [] if self.unit is None else [self.unit]
         return [*unit, *(name for name, kind in sorted((self.columns or {}).items()) if kind == "category")]
 
@@ -86,9 +86,10 @@ class Own:
 class Built:
     table: pa.Table
     kept: dict[str, int]
-    """Rows that lack something and are kept: reason -> rows. Each reason begins with `no `."""
+    """Rows that lack something but are kept: reason -> number of rows. Each reason begins with
+    `no `."""
     met: dict[str, int]
-    """Rows that have a value, by declared key."""
+    """Number of rows that have a value, by declared key."""
 
 
 def of_rows(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -113,7 +114,7 @@ def of_rows(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def build(parsed: Parsed, own: Own, source: pa.Array, line: pa.Array) -> Built:
-    """Make the columns of parsed rows. `source` and `line`: where each row stands."""
+    """Make the columns of parsed rows. `source` and `line`: the place of each row."""
     bounds, text = parsed.bounds, parsed.texts
     is_assistant, is_tool = _is(parsed, "assistant"), _is(parsed, "tool")
     given = _since(is_assistant | is_tool, bounds) == 0
@@ -164,7 +165,7 @@ def _is(parsed: Parsed, role: str) -> np.ndarray:
 
 
 def _count(values: np.ndarray) -> np.ndarray:
-    """Count how many are true before each item, and in all."""
+    """Count how many values are true before each item, and in all."""
     return np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
 
 
@@ -174,7 +175,7 @@ def _sum(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 
 def _since(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Count, for each item, how many are true up to it in its list."""
+    """Count, for each item, how many values are true in its list up to it."""
     total = np.cumsum(values, dtype=np.int64)
     before = np.concatenate([[0], total])[bounds[:-1]]
     return total - np.repeat(before, np.diff(bounds))
@@ -266,7 +267,8 @@ def _compared(value: Any) -> str:
 
 # -- the owner's columns ---------------------------------------------------------------------------
 def _own(parsed: Parsed, own: Own) -> tuple[pa.StringArray | None, dict[str, int], dict[str, int], dict[str, pa.Array]]:
-    """Return the unit, what rows lack, how many rows have each key, and the columns by name."""
+    """Return the unit, counts of what rows lack, counts of rows with each key, and the columns by
+    name."""
     unit, kept, met, columns = None, {}, {}, {}
     for n, (lookup, values) in enumerate(zip(own.lookups, parsed.own, strict=True)):
         met[lookup.key] = met.get(lookup.key, 0) + len(values) - values.count(None)

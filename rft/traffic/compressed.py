@@ -1,9 +1,9 @@
 """Decompress a file of a log as it streams.
 
-Compression is recognized by the first bytes, not by the name: gzip and Zstandard, each of any
-number of members. A compressed file that is cut off gives what was before the cut; then the stream
-ends, and its `cut` says so. Whoever reads to the end asks for it, so that a cut is reported like a
-row that cannot be read.
+Compression is recognized by the first bytes, not by the name: gzip and Zstandard, each with any
+number of members. A compressed file that is cut off gives what was before the cut. Then the stream
+ends, and its `cut` says so. A caller that reads to the end checks `cut`, so that a cut is reported
+like a row that cannot be read.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 _CHUNK = 1 << 20
-_PIECE = 1 << 16  # of Zstandard: what a broken file costs is a byte at a time
+_PIECE = 1 << 16  # of Zstandard. The last piece of a broken file is read byte by byte
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"
-"""The end of the first bytes of a Zstandard frame without content, which parallel writers begin
-with."""
+"""Bytes 2 to 4 of a Zstandard frame without content. Parallel writers begin with such a frame."""
 
 
 class Stream(io.RawIOBase):
-    """The content of a log, decompressed. `cut`, once it has ended: why it ended early; empty if it
-    did not."""
+    """The decompressed content of a log. After the end, `cut` says why it ended early; it is empty
+    if it did not."""
 
     def __init__(self, open_raw: Callable[[], BinaryIO]) -> None:
         super().__init__()
@@ -99,8 +98,8 @@ class Stream(io.RawIOBase):
                 self.cut = "cut off: the gzip file ends in the middle"
 
     def _unzstd(self) -> Iterator[bytes]:
-        """Decompress with Arrow, which forgets what it has of a piece that it cannot complete. So
-        the last piece of a broken file is read again, byte by byte."""
+        """Decompress with Arrow, which loses what it decompressed of a piece that it cannot
+        complete. So the last piece of a broken file is read again, byte by byte."""
         num_pieces = 0
         try:
             for part in _Zstd(self._reopened()):

@@ -1,8 +1,8 @@
-"""Feedback of production: which graded conversations become training examples, and which cannot.
+"""Choose the graded conversations that become training examples, and count the others.
 
-A recipe makes training examples of graded conversations where it can (`from_traffic`). The others
-are counted and shown: feedback of another type than the recipe's targets is a mistake of the log or
-of the recipe, which nobody would see otherwise. Conversations are looked at one by one, so a window
+A recipe makes training examples from graded conversations where it can (`from_traffic`). The others
+are counted and shown. Feedback whose type differs from the recipe's targets is a mistake in the log
+or in the recipe, which nobody would see otherwise. Conversations are read one by one, so a window
 may be larger than memory.
 """
 
@@ -22,8 +22,8 @@ NUM_EXAMPLES = 50
 
 
 def usable(conversations: Iterable[Conversation], loaded: Recipe) -> Iterator[tuple[Conversation, Example]]:
-    """Make training examples of the graded conversations that the recipe can use. Raises UserError
-    if the recipe has no from_traffic."""
+    """Make training examples from the graded conversations that the recipe can use. Raises
+    UserError if the recipe has no from_traffic."""
     for conversation in conversations:
         if conversation.feedback is not None and (example := loaded.from_traffic(conversation)) is not None:
             yield conversation, example
@@ -31,10 +31,10 @@ def usable(conversations: Iterable[Conversation], loaded: Recipe) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the graded conversations of a window are good for.
+    """How many graded conversations of a window can become examples.
 
-    `first` is the first that cannot be used: of those whose feedback has another type than the
-    recipe's targets, where there are any.
+    `first` is the first conversation that cannot be used. If the feedback of some has another type
+    than the recipe's targets, it is the first of these.
     """
 
     num_graded: int = 0
@@ -50,7 +50,8 @@ class Survey:
 
     @property
     def is_strange(self) -> bool:
-        """Whether feedback has another type, or none can be used: a mistake, not a choice."""
+        """Whether feedback has another type, or no conversation can be used: a mistake, not a
+        choice."""
         return bool(self.num_of_other_kind) or 0 < self.num_refused == self.num_graded
 
     def describe(self, where: Callable[[Conversation], str]) -> str:
@@ -71,7 +72,7 @@ def survey(conversations: Iterable[Conversation], loaded: Recipe, params: Params
     """Look at every graded conversation. Raises UserError if the recipe has no from_traffic."""
     num_graded = num_usable = num_other = 0
     kinds: set[str] | None = None
-    first: dict[bool, Conversation] = {}  # whether of another kind -> the first
+    first: dict[bool, Conversation] = {}  # whether its type is another -> the first one
     for conversation in conversations:
         if conversation.feedback is None:
             continue

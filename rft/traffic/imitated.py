@@ -1,16 +1,17 @@
-"""Which dialogues training may imitate: the recipe's demonstrations, or what production did and a
-person confirmed.
+"""Choose the dialogues that training may imitate.
+
+They are the recipe's demonstrations, or what production did and a person confirmed.
 
     demonstrations    as many as asked for
-    accepted          graded conversations whose last answer is the one that was given as feedback;
-                      a corrected answer is not imitated
+    accepted          graded conversations whose last answer equals the feedback; a corrected answer
+                      is not imitated
     Closed            what must not be imitated: validation and test
 
-A dialogue is left out, and counted, when it has what two splits may not share
-(rft/stages/examples.py): an id, an input text, an element of the target unless
-`examples.disjoint_targets` is false; and, where `examples.max_near_duplicates` says that it
-matters, an input that nearly repeats another. Stage `examples` does this, which has all splits
-open, so that `train` never reads the test set.
+A dialogue is left out, and counted, when it shares with `Closed` what two splits may not share
+(rft/stages/examples.py). That is an id, an input text, or, unless `examples.disjoint_targets` is
+false, an element of the target. Where `examples.max_near_duplicates` is set, it is also left out if
+its input nearly repeats one of theirs. Stage `examples` has all splits open and does this, so that
+`train` never reads the test set.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def accepted(conversations: Iterable[Conversation], loaded: Recipe) -> tuple[lis
 
 
 def _right(loaded: Recipe, example: Example) -> tuple[str, list[ToolCall]] | None:
-    """Return the right answer as a text, and the calls that it is made of: none, or that of a
-    terminal tool. None: no answer is known."""
+    """Return the right answer as a text, and its calls: none, or the call of a terminal tool.
+    Return None if no answer is known."""
     texts = loaded.turns(example, example.target)
     if not texts:
         return None
@@ -82,7 +83,7 @@ def _right(loaded: Recipe, example: Example) -> tuple[str, list[ToolCall]] | Non
 
 def _unfit(messages: Sequence[Message], right: str, calls: Sequence[ToolCall]) -> str:
     """Say why a graded conversation cannot be imitated; empty if it can. A conversation that ends
-    with the call of a terminal tool has no result of it."""
+    with the call of a terminal tool has no result of that call."""
     last = messages[-1]
     functions = [call["function"] for call in last.get("tool_calls") or []]
     if last["role"] != "assistant" or [call["name"] for call in functions] != [call.name for call in calls]:
@@ -97,7 +98,7 @@ def _unfit(messages: Sequence[Message], right: str, calls: Sequence[ToolCall]) -
 
 
 def _same(answer: str, right: str) -> bool:
-    """Compare answers: as texts without the space around them, or as JSON whatever its spaces."""
+    """Compare answers as texts without the space around them, or as JSON, ignoring its spaces."""
     if answer.strip() == right.strip():
         return True
     try:
@@ -112,7 +113,7 @@ class Closed:
     def __init__(
         self, examples: Iterable[Example], section: config.Examples, elements: Callable[[Any], set[str]]
     ) -> None:
-        """`elements`: of a target, what must not be known before."""
+        """`elements` gives the parts of a target that must not be known before."""
         self._examples, self._section, self._elements = list(examples), section, elements
 
     def without(self, given: Sequence[Dialogue]) -> tuple[list[Dialogue], Counter[str]]:
@@ -152,7 +153,7 @@ def _input(messages: Sequence[Message]) -> str:
 
 
 def _folded(messages: Sequence[Message]) -> str:
-    """Fold the input's case and spaces, so that they hide no repetition."""
+    """Fold the input's case and spaces, so that they do not hide a repetition."""
     return " ".join(_input(messages).casefold().split())
 
 

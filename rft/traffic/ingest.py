@@ -7,13 +7,13 @@
     join      rows of one conversation, over all parts                   joins
     publish   the parts and the manifest as one folder                   here
 
-A snapshot's folder is named by a hash of the log's bytes and of the settings that its columns
-depend on. So the same log is ingested once. Parts are staged beside it under the same name: after a
-kill the next call goes on with the blocks that are missing, and the bytes are those of a call that
-was never interrupted.
+A snapshot's folder is named by a hash of the log's bytes and of the settings on which its columns
+depend. So the same log is ingested once. Parts are staged beside it under the same name. After a
+kill, the next call makes only the missing blocks, and the bytes are those of a call that was never
+interrupted.
 
-Nothing is dropped silently. Rows of the log are conversations plus what the manifest counts as
-rejected (`reading.num_rejected`), and the first rows that could not be read are named.
+Nothing is dropped silently. The rows of the log are the conversations plus those that the manifest
+counts as rejected (`reading.num_rejected`). The first rows that could not be read are named.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from rft.traffic.arrow import pc
 from rft.traffic.parts import Plan, Tally
 
 VERSION = 2
-"""Raised whenever the same log would give other bytes."""
+"""Increased whenever the same log would give other bytes."""
 _WORK = ".work"
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A log and where it goes."""
+    """A log, and where its snapshot goes."""
 
     logs: list[sources.Log]
     plan: Plan
@@ -63,12 +63,12 @@ def _quiet(_: str) -> None:
 def ingest(
     spec: str, section: config.Traffic, root: Path, into: Path, report_line: Callable[[str], None] = _quiet
 ) -> Path:
-    """Ingest a log into a folder below `into`, and return that folder. A log that is there already
-    is not read again.
+    """Ingest a log into a folder below `into`, and return that folder. A log that was ingested
+    before is not read again.
 
     `spec`: as `traffic.file`. `root`: what it is relative to. Raises UserError for a log that is
-    empty, another one than `traffic.sha256` names, or of no known format; ConfigError for a rule,
-    unit or column that cannot be honored; InfrastructureError when reading or writing fails.
+    empty, that is not the one in `traffic.sha256`, or whose format is not known; ConfigError for a
+    rule, unit or column that cannot be honored; InfrastructureError when reading or writing fails.
     """
     redact.check(section.redact)
     with redact.quoting(section.redact):
@@ -127,15 +127,15 @@ def _format(log: sources.Log) -> Any:
 
 @contextlib.contextmanager
 def _alone(work: Path, report_line: Callable[[str], None]) -> Iterator[None]:
-    """Hold the folder: no other process ingests the same log meanwhile. Another that does, for a
-    run of another agent, is waited for: its snapshot is ours, too."""
+    """Hold the folder, so that no other process ingests the same log meanwhile. If one does,
+    for a run of another agent, wait for it: we use the same snapshot."""
     handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             report_line("another process reads the same log: waiting for its snapshot")
-            fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel lets go of it when that process ends, however it does
+            fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel releases it when that process ends in any way
         yield
     finally:
         os.close(handle)
@@ -143,14 +143,14 @@ def _alone(work: Path, report_line: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _disk(work: Path) -> Iterator[None]:
-    """Turn what the disk cannot do into an InfrastructureError."""
+    """Turn a failure of the disk into an InfrastructureError."""
     try:
         yield
     except OSError as error:
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         where = getattr(error, "filename", None) or work
         what = "Lower traffic.max_line_mb" if "Out of Memory" in why else "Free the disk"
-        remedy = f"{what}, and start again to continue; or delete {work} to begin anew."
+        remedy = f"{what}, and start again to continue; or delete {work} to start over."
         raise InfrastructureError(f"{where}: ingesting failed ({why}). {remedy}") from error
 
 
@@ -205,7 +205,7 @@ def _publish(job: _Job, tallies: list[Tally], report_line: Callable[[str], None]
     for folder in (scratch, out):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    report_line("looking for conversations that stand in several rows")
+    report_line("looking for conversations that are in several rows")
     changes = joins.find(staged, _fragments(tallies), plan.names, scratch)
     made: list[Part] = []
     span = _Span()
@@ -230,7 +230,7 @@ def _publish(job: _Job, tallies: list[Tally], report_line: Callable[[str], None]
 
 
 def _linked(path: Path, target: Path) -> None:
-    """Give a part a second name, or copy it where a file has only one."""
+    """Give a part a second name, or copy it where a file can have only one."""
     try:
         os.link(path, target)
     except OSError:
@@ -317,4 +317,4 @@ def _too_few(job: _Job, manifest: Manifest) -> UserError:
         else ""
     )
     named = manifest.sources[0].name if len(manifest.sources) == 1 else f"{len(manifest.sources)} files"
-    return UserError(f"{named}: {what}.{why}{first}{'. Mend these rows, or take' if why else ' Take'} a longer window.")
+    return UserError(f"{named}: {what}.{why}{first}{'. Fix these rows, or take' if why else ' Take'} a longer window.")

@@ -1,4 +1,4 @@
-"""Write invented traffic: what a recipe's simulator says, with the dates that a log would have.
+"""Write invented traffic: a recipe's simulated conversations, with the dates of a log.
 
 A simulator makes the conversations. Here they get ids and times, spread over the days of a window,
 and become a file in the form of docs/traffic.md.
@@ -29,7 +29,7 @@ def write(
     """Write the first `num` conversations as JSON lines, ordered by time; the file is whole or
     absent. Times are drawn from `rng` before the first conversation is asked for.
 
-    Raises ValueError if there are fewer.
+    Raises ValueError if there are fewer conversations.
     """
     midnight = datetime.datetime.combine(start, datetime.time(), datetime.UTC)
     seconds = sorted(rng.randrange(days * DAY_S) for _ in range(num))

@@ -1,18 +1,17 @@
-"""Keep conversations whole: rows of one conversation may stand anywhere in a log.
+"""Keep conversations whole: rows of one conversation may be anywhere in a log.
 
-A log that was delivered twice, a request that repeats the history, a conversation that went on in
-the next file: all of them give an id that stands in several rows. Where all ids differ, which a
-sort tells, there is nothing to do. Otherwise DuckDB finds these ids over all staged parts with
-bounded memory, whatever their number; everything else is untouched. Rows of one id are then looked
-at in the order of the log:
+An id is in several rows when a log was delivered twice, when a request repeats the history, or when
+a conversation went on in the next file. If a sort shows that all ids differ, there is nothing to
+do. Otherwise DuckDB finds the repeated ids over all staged parts in bounded memory; all other rows
+stay untouched. The rows of one id are then compared in the order of the log:
 
     equal content                      one stays; "repeated"
     the messages of one begin another  the longer one stays; "continued"
     rows that hold only what is new    are joined in the order of time; "joined"
     anything else                      the first stays, the other is unreadable: "other content"
 
-What a row loses here is counted, so rows of a log are conversations plus what is counted. Only the
-parts that lose or change a row are written again.
+Rows that are lost here are counted, so the rows of a log are the conversations plus the counted
+rows. Only the parts that lose or change a row are written again.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ from rft.traffic import formats, normal, parts, schema
 from rft.traffic.columns import Own, build
 from rft.traffic.lines import take
 
-if TYPE_CHECKING:  # loaded where it is needed: most logs have each id once
+if TYPE_CHECKING:  # loaded only where it is needed: most logs have each id once
     import duckdb
 
 REPEATED, CONTINUED, JOINED = "repeated", "continued", "joined"
 OTHER = "other content"
 _MEMORY = "300MB"
 _MOST_SORTED = 4_000_000
-"""Rows whose ids are sorted in memory: 32 MB of hashes, and as much again."""
+"""The most rows whose ids are sorted in memory: 32 MB of hashes, and as much again."""
 _CONTENT = ("time", "messages", "latency_s", "tool_errors", "feedback", "offered", "unit")
 
 Place = tuple[int, int]
-"""Number of the part and of the row in it."""
+"""Number of a part, and of a row in it."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """What becomes of the rows whose id stands in several."""
+    """What becomes of the rows whose id is in several rows."""
 
     counts: Counter[str] = field(default_factory=Counter)
     unread: list[list[Any]] = field(default_factory=list)
     drop: dict[int, set[int]] = field(default_factory=dict)
-    """Rows that go, by part."""
+    """Rows that are dropped, by part."""
     put: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
-    """Rows that are joined of several, by part."""
+    """Rows that were joined from several, by part."""
 
     def lose(self, place: Place, why: str) -> None:
         self.drop.setdefault(place[0], set()).add(place[1])
@@ -65,7 +64,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """What formats say of rows that are not a whole conversation."""
+    """What formats say about rows that are not a whole conversation."""
 
     continues: dict[int, frozenset[int]]
     """Rows that hold only what is new, by part."""
@@ -74,8 +73,8 @@ class Fragments:
 
 
 def find(staged: Sequence[Path], fragments: Fragments, names: Sequence[str], scratch: Path) -> Changes:
-    """Find the rows to drop and to join. `names`: of the sources. `scratch`: a folder for what does
-    not fit into memory. Raises OSError where that fails."""
+    """Find the rows to drop and to join. `names`: those of the sources. `scratch`: a folder for
+    what does not fit into memory. Raises OSError when the folder cannot be used."""
     changes = Changes()
     if not fragments.roots and _all_differ(staged):
         return changes
@@ -93,9 +92,9 @@ def find(staged: Sequence[Path], fragments: Fragments, names: Sequence[str], scr
     return changes
 
 
-# -- which ids stand in several rows ---------------------------------------------------------------
+# -- which ids are in several rows -----------------------------------------------------------------
 def _all_differ(staged: Sequence[Path]) -> bool:
-    """Tell whether the hashes of all ids differ; False also where they are too many to sort."""
+    """Tell whether the hashes of all ids differ; False also where there are too many to sort."""
     found: list[np.ndarray] = []
     for path in staged:
         with pq.ParquetFile(path) as file:
@@ -130,7 +129,7 @@ def _index(connection: duckdb.DuckDBPyConnection, staged: Sequence[Path], fragme
 
 
 def _groups(connection: duckdb.DuckDBPyConnection, staged: Sequence[Path]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of each id that stands in several, in the order of the log."""
+    """Yield the rows of each id that is in several rows, in the order of the log."""
     connection.execute("create table content (known ubigint, part integer, row bigint, id varchar, hash uhugeint)")
     for (number,) in connection.execute("select distinct part from several order by part").fetchall():
         columns = pq.read_schema(staged[number]).names
@@ -219,7 +218,7 @@ def _choose(rows: list[dict[str, Any]], names: Sequence[str], changes: Changes) 
 
 
 def _join(identity: str, rows: list[dict[str, Any]], changes: Changes) -> None:
-    """Make one conversation of rows that hold what is new, where the first one stands."""
+    """Make one conversation from rows that hold only what is new, in the place of the first row."""
     distinct: list[dict[str, Any]] = []
     for row in rows:
         if any(row["hash"] == other["hash"] for other in distinct):
@@ -256,14 +255,14 @@ def _place(row: dict[str, Any]) -> Place:
 
 
 def _is_equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Compare what the hash says differs, but may be the same JSON in another order of keys."""
+    """Compare rows whose hashes differ, but which may be the same JSON in another order of keys."""
     if any(a[name] != b[name] for name in ("time", "latency_s", "tool_errors")):
         return False
     return all(_value(a[name]) == _value(b[name]) for name in ("messages", "feedback"))
 
 
 def _begins(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Tell whether the messages of `b` go on after those of `a`."""
+    """Tell whether the messages of `b` begin with those of `a` and go on."""
     if b["messages"].startswith(a["messages"][:-1] + ","):
         return True
     shorter, longer = _value(a["messages"]), _value(b["messages"])
@@ -276,8 +275,8 @@ def _value(text: str | None) -> Any:
 
 # -- parts that change -----------------------------------------------------------------------------
 def apply(path: Path, number: int, changes: Changes, own: Own, target: Path) -> int:
-    """Write a part again without the rows that go, and with those that were joined. Returns how
-    many rows it has."""
+    """Write a part again without the dropped rows, and with the joined ones. Returns how many rows
+    it has."""
     table = pq.read_table(path, use_threads=False)
     put = changes.put.get(number, {})
     if put:

@@ -1,21 +1,21 @@
-"""Near-duplicates: inputs of a later split that nearly repeat one of an earlier split.
+"""Find near-duplicates: inputs of a later split that nearly repeat one of an earlier split.
 
-An input that differs from a training input in a name or a comma is not in the split twice, and yet
-a score on it says little about new inputs. The exact checks (rft/stages/examples.py) do not see it.
+An input may differ from a training input only in a name or a comma. It is not the same text, so the
+exact checks (rft/stages/examples.py) do not see it, but a score on it says little about new inputs.
 Two texts are near-duplicates when the Jaccard similarity of their word 3-shingles is at least
-`examples.near_duplicate`: of all runs of three words that stand in one of them, this share stands
-in both. Case, spaces and punctuation do not count. Numbers do: order 1234 is another than 1235.
+`examples.near_duplicate`: this share of all their runs of three words is in both. Case, spaces and
+punctuation do not count. Numbers do: order 1234 is not order 1235.
 
-All pairs would be too many. MinHash (Broder, On the resemblance and containment of documents, 1997)
-makes a short signature of each text, and an index finds the texts whose signatures agree in at
-least one of several bands. Each pair found is then compared exactly, so no pair is reported
-wrongly. A pair exactly at the threshold is missed with a probability of at most 1 - `RECALL`, one
-above it with a smaller one.
+Comparing all pairs would take too long. MinHash makes a short signature of each text (Broder, On
+the resemblance and containment of documents, 1997). An index finds the texts whose signatures agree
+in at least one of several bands. Each pair found is then compared exactly, so no pair is reported
+wrongly. A pair exactly at the threshold is missed with a probability of at most 1 - `RECALL`, and a
+pair above it with a smaller probability.
 
 The later split is indexed, and the earlier one is only read through. A text that was found is not
-looked for again. The index and the comparison are array operations, because inputs that are made
-from one template are candidates all with all. They take longer than others nevertheless, most of
-all where they resemble each other a little less than the threshold.
+searched again. The index and the comparison are array operations, because among inputs that are
+made from one template every pair is a candidate. Such inputs still take longer than others, most of
+all where their similarity is just below the threshold.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ WORDS = 3
 """Words of a shingle."""
 SHOWN = 10
 _AT_ONCE = 10_000
-"""Shingles hashed at a time, so that one endless text needs no more memory than others."""
+"""Shingles hashed at a time, so that a very long text needs no more memory than others."""
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-"""A word. Chinese and Japanese write no spaces: there it is one character."""
+"""A word. Chinese and Japanese are written without spaces: there it is one character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ Sign = Callable[[frozenset[str]], Signature]
 
 
 def between(groups: Mapping[str, Sequence[Text]], threshold: float, seed: int) -> list[NearDuplicates]:
-    """Find in each group, a split or a block of one, the texts that nearly repeat one of an earlier
-    group.
+    """Find in each group (a split or a block of one) the texts that nearly repeat a text of an
+    earlier group.
 
     A text is counted once, with the first text that it repeats. The same seed finds the same.
     """
@@ -101,14 +101,14 @@ def describe(found: NearDuplicates) -> str:
 class _Index:
     """The texts of a later group, by the bands of their signatures.
 
-    `wanted`: those not found yet.
+    `wanted`: the texts that were not found yet.
     """
 
     def __init__(self, texts: Sequence[Text], threshold: float, sign: Sign) -> None:
         self._texts, self._threshold = texts, threshold
         self._bands = bands(threshold)
         self._pairs: dict[int, NearPair] = {}
-        self._ids: dict[str, int] = {}  # of shingles
+        self._ids: dict[str, int] = {}  # ids of shingles
         buckets: defaultdict[tuple[int, bytes], list[int]] = defaultdict(list)
         columns: list[int] = []
         ends = [0]
@@ -181,8 +181,9 @@ def _signing(seed: int) -> Sign:
 
 
 def bands(threshold: float) -> tuple[int, int]:
-    """Return the number of bands and the hashes in each: the longest bands, which find the fewest
-    texts in vain, that still find a pair at the threshold with a probability of RECALL."""
+    """Return the number of bands and the hashes in each. Long bands find fewer texts that are not
+    near-duplicates. These are the longest that still find a pair at the threshold with a
+    probability of RECALL."""
     return next(
         (SIGNATURE // length, length)
         for length in range(SIGNATURE // 2, 0, -1)

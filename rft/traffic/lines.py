@@ -1,22 +1,22 @@
-"""Parse thousands of lines at once, and tell which of them are surely normal conversations.
+"""Parse thousands of lines at once, and tell which are certainly normal conversations.
 
-msgspec parses a line straight into the fields that are asked for, and refuses a line in which one
-has another type. Three steps go from the line to its calls:
+msgspec parses a line directly into the fields that are asked for, and refuses a line in which a
+field has another type. Three steps lead from the line to its calls:
 
-    the line          its keys, and each value as the text that stands in the line
-    the columns       one value of all lines, such as the ids, is parsed as one JSON list
-    the messages      the same, into objects that have a role, a text and calls
+    the line          its keys, and each value as its text in the line
+    the columns       one value of all lines, such as all ids, is parsed as one JSON list
+    the messages      are parsed in the same way, into objects with a role, a text and calls
 
-So the text of the messages is a slice of the line: nothing is written again. What is left to Python
-is to put values into lists, a fifth of the time. (Measured: with a columnar engine, DuckDB, all of
-it takes four times as long, because each level is copied and parsed once more.)
+So the text of the messages is a slice of the line, and nothing is written again. Python only puts
+values into lists, which takes a fifth of the time. (Measured: a columnar engine, DuckDB, takes four
+times as long for all of it, because it copies and parses each level once more.)
 
-What is not surely normal is left to rft/traffic/normal.py, which looks at one row at a time and
-is always right. So every check here may be too strict, and none too lenient. Values that nobody
-asked for are skipped by the parser, and checked again, because it lets numbers pass there that are
-too large for any parser (`1e999`).
+A line that is not certainly normal goes to rft/traffic/normal.py, which reads one row at a time and
+is always right. So a check here may be too strict, but must never be too lenient. The parser skips
+values that nobody asked for. These are checked again, because there it accepts numbers that are too
+large for any parser (`1e999`).
 
-    take(lines, lookups)    the normal ones as columns, and which they are
+    take(lines, lookups)    the normal lines as columns, and which lines they are
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rft.traffic import normal
 from rft.traffic.schema import ROLES, Role
 
 MOST_BRACKETS = 900
-"""More of them in a value may be nested deeper than Python's parser goes."""
+"""A value with more brackets may be nested deeper than Python's parser goes."""
 _NULL = Raw(b"null")
 _TIME = r"^[12]\d{3}-\d\d-\d\dT([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)\Z"
 
@@ -57,7 +57,7 @@ class _Call(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _Message(Struct, gc=False, forbid_unknown_fields=True):
-    """A message with the keys that most have. Nothing in it is skipped."""
+    """A message with the most common keys. Nothing in it is skipped."""
 
     role: Role
     content: str | UnsetType | None = UNSET
@@ -104,13 +104,13 @@ _DOUBT = (msgspec.MsgspecError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where a value of the owner's stands in a row: `user_id`, or the path `user.id`."""
+    """Where the owner's value is in a row: `user_id`, or the path `user.id`."""
 
     name: str
     key: str
 
     def find(self, row: dict[str, Raw]) -> Raw | None:
-        """Return the value: that of the exact key, or else what the path leads to."""
+        """Return the value of the exact key, or else the value to which the path leads."""
         if self.key in row or "." not in self.key:
             return row.get(self.key)
         first, *inner = self.key.split(".")
@@ -121,7 +121,7 @@ class Lookup:
 
     @property
     def roots(self) -> set[str]:
-        """The keys of a row that it may be below."""
+        """The keys of a row under which the value may be."""
         return {self.key, self.key.split(".")[0]}
 
 
@@ -155,7 +155,7 @@ class Parsed:
     own: list[list[Any]]
     """What the owner's lookups found, by lookup: values of JSON."""
     unknown: Counter[str]
-    """How many rows have a key that nobody knows."""
+    """How many rows have each key that is not known."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -189,7 +189,7 @@ def take(
 # -- from rows to values ---------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """What rows hold, as values of Python: one list per column."""
+    """The values of rows as Python objects: one list per column."""
 
     ids: list[str]
     times: list[datetime]
@@ -212,7 +212,7 @@ def _is_normal(row: dict[str, Raw], lookups: Sequence[Lookup], below: str, trust
 
 
 def _values(rows: list[dict[str, Raw]], lookups: Sequence[Lookup], below: str, trusted: bool) -> _Values:
-    """Parse the values of rows. Raises one of _DOUBT if a single one is in doubt."""
+    """Parse the values of rows. Raises one of _DOUBT if any value is in doubt."""
 
     def column(key: str) -> list[Raw]:
         try:
@@ -243,12 +243,12 @@ def _values(rows: list[dict[str, Raw]], lookups: Sequence[Lookup], below: str, t
 
 
 def _listed(values: Sequence[Raw | bytes]) -> bytes:
-    """Write values as one JSON list, which is parsed faster than each alone."""
+    """Write values as one JSON list, which is parsed faster than the single values."""
     return b"[" + b",".join(values) + b"]"  # pyright: ignore[reportArgumentType]
 
 
 def _check(values: Collection[Raw | bytes]) -> None:
-    """Parse values that nobody asked for. Raises one of _DOUBT for what Python may not parse."""
+    """Parse values that nobody asked for. Raises one of _DOUBT for what Python might not parse."""
     text = b"[" + b",".join(values) + b"]"  # pyright: ignore[reportArgumentType]
     _ANY.decode(text)
     if _num_brackets(text) > MOST_BRACKETS and any(_num_brackets(bytes(value)) > MOST_BRACKETS for value in values):
@@ -260,8 +260,7 @@ def _num_brackets(text: bytes) -> int:
 
 
 def _messages(raw: list[Raw]) -> list[list[Any]]:
-    """Parse the messages of rows. Where one has a key that is not known, its row is checked as a
-    whole."""
+    """Parse the messages of rows. If a message has an unknown key, its whole row is checked."""
     with contextlib.suppress(msgspec.ValidationError):
         return _MESSAGES.decode(_listed(raw))
     found: list[list[Any]] = []
@@ -306,7 +305,7 @@ def _columns(found: _Values) -> Parsed:
 
 
 def _completed(raw: Raw, parsed: list[Any]) -> Raw | bytes:
-    """Give each message its content, null where it has none."""
+    """Give each message a content: null where it has none."""
     if all(message.content is not UNSET for message in parsed):
         return raw
     each = [

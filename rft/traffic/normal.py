@@ -1,11 +1,12 @@
-"""Read one row exactly: the normal form of a conversation, or the reason why it is none.
+"""Read one row exactly: as the normal form of a conversation, or the reason why it is not one.
 
-Columns are made from whole blocks at once (rft/traffic/lines.py), where a line is either surely
+Columns are made from whole blocks at once (rft/traffic/lines.py), where a line is either certainly
 normal or in doubt. Lines in doubt come here, and so do the rows of foreign formats. This module is
-slow and right: what it says holds, and the fast way must say the same or leave the row to it.
+slow but right: the fast way must give the same result, or leave the row to this module.
 
-The normal form of docs/traffic.md: an id that is a text, a time with its zone, messages whose
-content is a text or null (a list of text parts is joined), calls with arguments as JSON text.
+docs/traffic.md describes the normal form. The id is a text, and the time has its zone. The content
+of a message is a text or null (a list of text parts is joined). The arguments of a call are JSON
+text.
 
     conversation(row)     the normal row; raises Unreadable
 """
@@ -33,7 +34,7 @@ _DECODER = msgspec.json.Decoder()
 
 class Unreadable(Exception):
     """A row that is not a conversation. Its text says why; `kind` is the same for all rows with
-    that trouble, so that they can be counted."""
+    that problem, so that they can be counted."""
 
     def __init__(self, why: str, kind: str = "") -> None:
         super().__init__(why)
@@ -41,7 +42,7 @@ class Unreadable(Exception):
 
 
 def parse(line: bytes, is_last: bool = False) -> dict[str, Any]:
-    """Read a line as a JSON object. `is_last`: it ends its file without a line break."""
+    """Read a line as a JSON object. `is_last`: the line ends its file without a line break."""
     try:
         row = _DECODER.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -100,12 +101,12 @@ def conversation(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def line(row: Any) -> str:
-    """Write a normal row, or a value of one, as one line of JSON. Raises Unreadable for what no
+    """Write a normal row, or a value of a row, as one line of JSON. Raises Unreadable for what no
     file can hold."""
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
-        if text.count("[") + text.count("{") > _MANY_BRACKETS:  # whoever parses it has a deeper stack
+        if text.count("[") + text.count("{") > _MANY_BRACKETS:  # it is parsed later, from a deeper stack
             json.loads("[" * _MARGIN + text + "]" * _MARGIN)
     except UnicodeEncodeError:
         raise Unreadable("not JSON: half of a surrogate pair (\\ud800 to \\udfff)") from None
@@ -142,7 +143,7 @@ def _message(message: Any, key: str) -> dict[str, Any]:
 
 
 def _text(content: Any, key: str) -> str | None:
-    """Join a list of text parts, as newer clients write it, into one text."""
+    """Join a list of text parts, as newer clients write them, into one text."""
     if content is None or isinstance(content, str):
         return content
     parts: list[Any] = content if isinstance(content, list) else [None]

@@ -1,11 +1,12 @@
-"""Turn a block of a log into a part of a snapshot: what one process does.
+"""Turn a block of a log into a part of a snapshot, in one process.
 
-Lines of our own format are parsed by the thousand (rft/traffic/lines.py). What is left,
-rows of other formats, and all rows where something is redacted, are read one by one
-(rft/traffic/normal.py), written as normal lines, and then take the same way. So each column is
-made in one place, whatever the row came from.
+Lines of our own format are parsed by the thousand (rft/traffic/lines.py). Lines in doubt, rows of
+other formats, and all rows if `traffic.redact` has rules are read one by one
+(rft/traffic/normal.py).
+They are written as normal lines, and then parsed like the others. So each column is made in one
+place, wherever the row came from.
 
-A part and what was not taken are staged as two files, the second one written last:
+A part, and the record of what was not taken, are staged as two files. The second is written last:
 
     block-00007.parquet     the rows, in the order of the log
     block-00007.json        `Tally`
@@ -34,11 +35,11 @@ from rft.traffic.columns import Own, build
 from rft.traffic.lines import Parsed, take
 
 UNREAD = 100
-"""How many unreadable rows are named."""
+"""The most unreadable rows that are named."""
 _CHUNK = 8 << 20
-"""Bytes of lines that are parsed at once: about ten times as much memory."""
+"""Bytes of lines that are parsed at once. This takes about ten times as much memory."""
 _SHORTEST = 40
-"""No conversation is shorter than this, in bytes. A line of more blanks is counted as no JSON."""
+"""No conversation is shorter than this, in bytes. A longer line of blanks counts as not JSON."""
 _CODED = ["unit", "last_role", "tools", "calls", "replies", "system", "offered", "grade"]
 _PLAIN_STATISTICS = ["time", "group", "source", "line", "pick", "draw"]
 
@@ -62,23 +63,23 @@ class Plan:
 
 @dataclass(slots=True)
 class Tally:
-    """What a block held, apart from the rows that are in its part."""
+    """What a block held besides the rows in its part."""
 
     num_rows: dict[str, int] = field(default_factory=dict)
-    """Rows by index of the source."""
+    """Number of rows, by index of the source."""
     num_conversations: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     unread: list[list[Any]] = field(default_factory=list)
-    """The first of them: source, line, why."""
+    """The first rejected rows: source, line, why."""
     kept: dict[str, int] = field(default_factory=dict)
-    """Rows that lack something and are kept, by reason."""
+    """Rows that lack something but are kept, by reason."""
     met: dict[str, int] = field(default_factory=dict)
     ignored_keys: dict[str, int] = field(default_factory=dict)
     redacted: dict[str, int] = field(default_factory=dict)
     continues: list[int] = field(default_factory=list)
     """Rows that hold only what is new in their conversation."""
     aliases: list[list[str]] = field(default_factory=list)
-    """Another name of a conversation, and its id."""
+    """Pairs: another name of a conversation, and its id."""
 
     def count(self, source: int, number: int) -> None:
         key = str(source)
@@ -143,7 +144,7 @@ def _foreign(plan: Plan, piece: Piece) -> Iterator[tuple[int, Any]]:
 
 
 class _Part:
-    """The rows of a block, as they come in."""
+    """Collects the rows of a block."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.tally = plan, Tally()
@@ -215,7 +216,7 @@ class _Part:
         self._take_in(self._normal(source, rows))
 
     def _normal(self, source: int, rows: Iterator[tuple[int, Any]]) -> list[pa.Table]:
-        """Read rows one by one, and make their columns by the chunk."""
+        """Read rows one by one, and make their columns chunk by chunk."""
         tables: list[pa.Table] = []
         some: list[dict[str, Any]] = []
         numbers: list[int] = []
@@ -248,7 +249,7 @@ class _Part:
         return tables
 
     def _noted(self, source: int, row: dict[str, Any]) -> None:
-        """Count what a format says of a row besides the row."""
+        """Count what a format says about a row."""
         self._count(self.tally.ignored_keys, dict.fromkeys(row.get("unknown") or (), 1))
         if row.get("note"):
             self._count(self.tally.kept, {row["note"]: 1})
@@ -293,7 +294,7 @@ class _Part:
 
 
 def redacted(tally: Tally, rules: dict[str, str]) -> Tally:
-    """Return a tally that quotes the log without what the rules match."""
+    """Return a tally whose quotations from the log are redacted by the rules."""
     whys = redact.quotable([why for _, _, why in tally.unread], rules)
     ignored: dict[str, int] = {}
     for key, number in zip(redact.quotable([*tally.ignored_keys], rules), tally.ignored_keys.values(), strict=True):
@@ -315,7 +316,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _not_utf8(line: bytes) -> str:
-    """Say where a line is not UTF-8; nothing where it is."""
+    """Say where a line is not UTF-8; empty if it is."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -324,7 +325,7 @@ def _not_utf8(line: bytes) -> str:
 
 
 def summed(tallies: list[Tally]) -> Tally:
-    """Add up what blocks held, in their order."""
+    """Add up the tallies of blocks, in their order."""
     total = Tally()
     for name in ("num_rows", "rejected", "kept", "met", "ignored_keys", "redacted"):
         counter = Counter[str]()

@@ -1,8 +1,8 @@
-"""Spread blocks over processes (rft/traffic/worker.py), which stage parts.
+"""Spread blocks over processes, which stage parts.
 
 The parent reads the log, so it alone decides what a block is, and only one process reads a
-compressed file. A block travels through a pipe to the first process that is free. At most one block
-per process is in memory, and one that is being read.
+compressed file. A block goes through a pipe to the first process (rft/traffic/worker.py) that is
+free. At most one block per process is in memory, and one more that is being read.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LIBRARIES = {
     "MALLOC_MMAP_THRESHOLD_": "32000000",
     "MALLOC_TRIM_THRESHOLD_": "100000000",
 }
-"""A process keeps the memory of a block for the next one. To get it anew from the system each time
-took 40 % more time."""
+"""A process keeps the memory of a block for the next one. Getting it from the system each time took
+40 % more time."""
 
 
 _PIPE = 1 << 20
-"""Bytes that a pipe holds: the reader is woken 5 times for a block, not 80 times."""
+"""Bytes that a pipe holds. The reader then wakes 5 times for a block, not 80 times."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Worker:
     answers: IO[bytes]
     errors: IO[bytes]
     block: str = ""
-    """What it works on, in words; empty when it is free."""
+    """The block that it works on, in words; empty when it is free."""
     number: int = 0
 
 
@@ -86,7 +86,7 @@ def _started(plan: Plan) -> Iterator[_Worker]:
         )
         assert popen.stdin is not None
         assert popen.stdout is not None
-        with contextlib.suppress(AttributeError, OSError):  # Linux; more than the limit of the system
+        with contextlib.suppress(AttributeError, OSError):  # not Linux; or more than the system's limit
             fcntl.fcntl(popen.stdin, fcntl.F_SETPIPE_SZ, _PIPE)
         worker = _Worker(popen, popen.stdin, popen.stdout, errors)
         try:

@@ -1,11 +1,12 @@
 """Quote a log in a message, without what nobody may store.
 
-What could not be read is named with the value that was in the way, and the manifest keeps that. So
-what `traffic.redact` replaces in texts (rft/traffic/redact.py) must not stand in a quotation
-either. A rule would not know half a card number, so values are cleaned before they are cut.
+A message about a row that could not be read quotes the bad value, and the manifest keeps the
+message. So what `traffic.redact` replaces in texts (rft/traffic/redact.py) must not be in a
+quotation either. A rule would not recognize half a card number, so values are cleaned before they
+are cut.
 
     shown(value)      the beginning of a value
-    cleaning(clean)   all that is quoted meanwhile goes through `clean` first
+    cleaning(clean)   applies `clean` to all that is quoted in the context
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def cleaned(value: Any) -> Any:
 
 @contextmanager
 def cleaning(clean: Clean | None) -> Iterator[None]:
-    """Send through `clean` whatever is quoted in this context."""
+    """Apply `clean` to whatever is quoted in this context."""
     before = _clean.set(clean)
     try:
         yield

@@ -1,9 +1,11 @@
 """Read a snapshot: its manifest, its parts, and conversations where they are needed whole.
 
-manifest(folder)                  what it holds
-parts(folder)                     the Parquet files, in the order of the log
-batches(folder, columns)          columns, a piece of the rows at a time
-conversations(folder, ...)        conversations, one at a time
+The functions:
+
+    manifest(folder)                  what the snapshot holds
+    parts(folder)                     the Parquet files, in the order of the log
+    batches(folder, columns)          columns, a piece of the rows at a time
+    conversations(folder, ...)        conversations, one at a time
 """
 
 from __future__ import annotations
@@ -22,19 +24,20 @@ from rft.traffic import normal, schema
 from rft.traffic.arrow import pc
 
 KEPT = "no "
-"""A reason in `Manifest.rejected` that begins so does not cost the row: it lacks a unit, a declared
-column or an id of its own, and is kept."""
+"""A reason in `Manifest.rejected` that begins with this does not reject the row. The row lacks a
+unit, a declared column or an id of its own, but is kept."""
 _BATCH = 4096
 _WHOLE = ["conversation_id", "time", "messages", "latency_s", "tool_errors", "feedback", "unit"]
 
 
 def num_rejected(found: Manifest) -> int:
-    """Count the rows that are not conversations of their own."""
+    """Count the rows that did not become conversations of their own."""
     return sum(count for reason, count in found.rejected.items() if not reason.startswith(KEPT))
 
 
 def manifest(folder: Path, verify: bool = False) -> Manifest:
-    """Read the manifest. `verify`: also hash each part. Raises UserError for what has changed."""
+    """Read the manifest. `verify`: also hash each part. Raises UserError for what is missing or has
+    changed."""
     path = folder / schema.MANIFEST
     if not path.exists():
         raise UserError(f"{path}: missing, so {folder} is not a snapshot of traffic. Ingest the log again.")
@@ -88,7 +91,7 @@ def _conversation(row: dict[str, object]) -> Conversation:
 
 
 def place(folder: Path, conversation_id: str) -> str:
-    """Name where in the log a conversation stands: `FILE:LINE`."""
+    """Name the place of a conversation in the log: `FILE:LINE`."""
     for path in parts(folder):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(columns=["conversation_id", "source", "line"], use_threads=False):
@@ -100,5 +103,5 @@ def place(folder: Path, conversation_id: str) -> str:
 
 
 def total(paths: Sequence[Path], column: str) -> int:
-    """Add up a column of numbers over parts; null counts nothing."""
+    """Add up a column of numbers over parts; null counts as nothing."""
     return sum(pc.sum(pq.read_table(path, columns=[column])[column]).as_py() or 0 for path in paths)

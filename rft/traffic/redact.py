@@ -1,18 +1,18 @@
 """Replace what nobody may store, before anything is stored.
 
 A rule is a name and a regular expression in the syntax of RE2, which takes linear time on any text.
-`email: [^ ]+@[^ ]+` leaves `[email]`. Rules apply in the order in which they are declared, to every
-text of a conversation: what is said, arguments, replies and feedback. Roles, ids of calls and names
-of tools stay as they are.
+`email: [^ ]+@[^ ]+` leaves `[email]`. Rules apply in the order of their declaration, to every text
+of a conversation: messages, arguments, replies and feedback. Roles, ids of calls and names of tools
+stay as they are.
 
-Where a text is JSON, as arguments are, the rules see the texts inside of it, so that it is JSON
-afterwards too. A rule that ate the quotes would look like an agent that cannot write arguments.
+Where a text is JSON, as arguments are, the rules see only the texts inside it, so that it is still
+JSON afterwards. If a rule removed the quotes, the agent would seem unable to write arguments.
 
-Who a conversation belongs to may be an e-mail address too. Replaced by `[email]`, all users would
-become one. So *names*, which tell things apart, are replaced as a whole: a name in which a rule
-finds something is stored as `sha256:` and 16 digits of its hash (`hidden`). The same name is the
-same again, in every file and every week. Names are the conversation's id, the values of
-`traffic.unit` and those of categories in `traffic.columns`.
+The owner of a conversation may be an e-mail address, too. If it were replaced by `[email]`, all
+users would become one. So *names*, which distinguish things, are replaced as a whole: a name in
+which a rule finds something is stored as `sha256:` and 16 digits of its hash (`hidden`). So the
+same name has the same hash in every file and every week. Names are the conversation's id, the
+values of `traffic.unit` and those of categories in `traffic.columns`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Leaf = Callable[[str], str]
 
 
 def check(rules: Mapping[str, str]) -> None:
-    """Raise ConfigError for a rule that is not a regular expression, or matches nothing at all."""
+    """Raise ConfigError for a rule that is not a regular expression, or that matches an empty
+    text."""
     for name, pattern in rules.items():
         try:
             is_empty = pc.match_substring_regex(pa.array([""]), pattern)[0].as_py()
@@ -67,17 +68,17 @@ def redact(rows: Sequence[dict[str, Any]], rules: Mapping[str, str]) -> tuple[li
 
 
 def quotable(value: Any, rules: Mapping[str, str]) -> Any:
-    """Return any value without what the rules match, be it a role, an id or a key."""
+    """Return any value without what the rules match, even in a role, an id or a key."""
     texts: list[str] = []
     _every(value, lambda text: texts.append(text) or text)
-    # half of a surrogate pair, which a row may hold that cannot be read, is in no Arrow text
+    # an unreadable row may hold half of a surrogate pair, which an Arrow text cannot hold
     after, _ = _applied(pa.array([text.encode(errors="replace").decode() for text in texts], pa.string()), rules)
     following = iter(after.to_pylist())
     return _every(value, lambda _: next(following))
 
 
 def quoting(rules: Mapping[str, str]) -> AbstractContextManager[None]:
-    """Clean whatever of a log is quoted in this context."""
+    """Clean whatever is quoted from a log in this context."""
     return cleaning((lambda value: quotable(value, rules)) if rules else None)
 
 
@@ -93,8 +94,8 @@ def _applied(texts: pa.Array, rules: Mapping[str, str]) -> tuple[pa.Array, dict[
 
 # -- names -----------------------------------------------------------------------------------------
 def hidden(names: Sequence[str | None], rules: Mapping[str, str]) -> tuple[list[str | None], dict[str, int]]:
-    """Return names, those in which a rule finds something as their hash, and for each rule how many
-    it was the first to find something in."""
+    """Return names, with a hash in place of each name in which a rule finds something. Also return
+    for each rule in how many names it was the first to do so."""
     found, counts = list(names), dict.fromkeys(rules, 0)
     array = pa.array(names, pa.string())
     for rule, pattern in rules.items():
@@ -109,8 +110,8 @@ def hidden(names: Sequence[str | None], rules: Mapping[str, str]) -> tuple[list[
 def hide(
     rows: Sequence[dict[str, Any]], keys: Iterable[str], rules: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Do this to the ids of normal rows, and to what stands in their records under `keys`, each a
-    key or a dotted path."""
+    """Apply `hidden` to the ids of normal rows, and to the values in their records under `keys`.
+    Each key may be a dotted path."""
     ids, counts = hidden([row["conversation_id"] for row in rows], rules)
     found: list[dict[str, Any]] = [row | {"conversation_id": name} for row, name in zip(rows, ids, strict=True)]
     for key in keys:
@@ -133,7 +134,7 @@ def _name(record: Any, key: str) -> str | None:
 
 
 def _path(record: Mapping[str, Any], key: str) -> list[str]:
-    """Say where the value is: under the exact key, which comes first, or the path."""
+    """Return the path of a value: the exact key if there is one, else the dotted path."""
     return [key] if key in record else key.split(".")
 
 
@@ -177,7 +178,7 @@ def _value(value: Any, leaf: Leaf) -> Any:
 
 
 def _text(text: str, leaf: Leaf) -> str:
-    """Replace in a text, or in the texts that it holds as JSON."""
+    """Apply `leaf` to a text, or to the texts that it holds as JSON."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             value = json.loads(text)

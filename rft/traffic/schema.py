@@ -1,20 +1,21 @@
-"""The columns of a snapshot: one row per conversation, in the order of the log.
+"""Define the columns of a snapshot: one row per conversation, in the order of the log.
 
 A snapshot is a folder:
 
-    manifest.json        `reports.Manifest`: sources, parts, hashes, and all that was not taken
+    manifest.json        `reports.Manifest`: sources, parts, hashes, and counts of what was not
+                         taken
     part-00000.parquet   rows in the order of the log, however many processes wrote it
 
 `messages` and `feedback` are the conversation itself, as JSON. The other columns are what profiles
-and contracts count, worked out once, so that a million conversations are compared without a look at
-their text. A column that the owner declares (`traffic.columns`) is called `own_NAME`.
+and contracts count. They are computed once, so that a million conversations are compared without
+reading their text. A column that the owner declares (`traffic.columns`) is called `own_NAME`.
 
-**The unit of dependence.** Conversations of one user resemble each other, so the user is what
-statistics may treat as independent, not the conversation (`traffic.unit`). Each unit has a `draw`,
-a hash of its name (of the conversation's id where no unit is declared), and a `group`, the draw's
-last byte. Profiles count per group: 256 groups are few enough to keep, many enough to measure noise
-by (random groups: Wolter, Introduction to Variance Estimation, ch. 2), and the same in every file,
-so that counts of two files add up.
+**The unit of dependence.** Conversations of one user resemble each other, so statistics may treat
+users as independent, but not conversations (`traffic.unit`). Each unit has a `draw`, a hash of its
+name (of the conversation's id where no unit is declared), and a `group`, the draw's last byte.
+Profiles count per group. 256 groups are few enough to keep, and enough to measure noise (random
+groups: Wolter, Introduction to Variance Estimation, ch. 2). They are the same in every file, so
+that counts of two files add up.
 
 **Days.** Traffic also differs from day to day, for all users at once. So profiles count per day
 (UTC) as well, in 64 slots: a day's number modulo 64.
@@ -34,7 +35,7 @@ OWN = "own_"
 MANIFEST = "manifest.json"
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
-"""Those of rft/rows.py, which a process that makes columns does not load."""
+"""The roles of rft/rows.py, repeated here because a process that makes columns does not load it."""
 
 SCHEMA = pa.schema(
     [
@@ -42,7 +43,7 @@ SCHEMA = pa.schema(
         ("time", pa.timestamp("us", "UTC")),
         ("unit", pa.string()),  # null: no unit is declared
         ("draw", pa.uint64()),  # hash of the unit, or of the id
-        ("pick", pa.uint64()),  # hash of the id: which conversation of a unit a sample takes
+        ("pick", pa.uint64()),  # hash of the id; it decides which conversation of a unit a sample takes
         ("group", pa.uint8()),  # draw % GROUPS
         ("source", pa.int32()),  # index in the manifest's sources
         ("line", pa.int64()),  # 1-based; for a format without lines, the record's number
@@ -59,7 +60,7 @@ SCHEMA = pa.schema(
         ("calls", pa.list_(pa.string())),  # shapes of the arguments: `find_order{"number":"VARCHAR"}`
         ("replies", pa.list_(pa.string())),  # shapes of tool replies: `{"status":"VARCHAR"}`, text, empty
         ("system", pa.string()),  # first 12 digits of the SHA-256 of the system text; null: none
-        ("offered", pa.string()),  # the same of the tools' schemas, where the log holds them
+        ("offered", pa.string()),  # the same for the tools' schemas, where the log holds them
         ("refused", pa.bool_()),  # the last answer reads like a refusal
         ("grade", pa.string()),  # `as answered`, `corrected`; null: not graded
     ]

@@ -1,15 +1,15 @@
-"""Say what a JSON text looks like, without what it says: `{"number":"VARCHAR"}`.
+"""Describe the shape of a JSON text without its content: `{"number":"VARCHAR"}`.
 
 Shapes of arguments and replies drift when a tool's schema changes, or an agent misreads it. Types
-have DuckDB's names, and all whole numbers are BIGINT, because their size is not a change. Keys are
-sorted, because their order is none either. A list has the shape that all of its elements share;
-JSON means that they share none, or that an object is empty. A very long shape is cut, and ends with
-a hash of the whole.
+have DuckDB's names. All whole numbers are BIGINT, because another size is not a change. Keys are
+sorted, because another order is not a change either. A list has the shape that all its elements
+share. JSON means that they share none, or that an object is empty. A very long shape is cut, and
+ends with a hash of the whole.
 
 A log has millions of texts and a few hundred shapes. So a text is parsed and sketched: a sketch has
-the keys and the types of its values as Python has them, which is quick to make and to compare. The
-shape is worked out once per sketch. For a sketch that is met often msgspec gets a type, so that a
-text of this shape is recognized while it is parsed, which takes a third of the time.
+the keys and the Python types of the values, which is quick to make and to compare. The shape is
+computed once per sketch. If a sketch is met often, msgspec gets a type for it. A text of this shape
+is then recognized while it is parsed, which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from rft.traffic.arrow import pc
 
 LONGEST = 400
 DEEPEST = 100
-"""A text that is nested deeper is not looked at."""
+"""A text that is nested deeper is not parsed."""
 DEEP = "too deep"
 NOT_JSON = "not-json"
 _MOST_KNOWN = 10_000
 _OFTEN = 20
 _MOST_LEARNED, _MOST_TRIED = 200, 2
-"""Types in all, and types that are tried on a text: a failure costs as much as a sketch."""
+"""The most types in all, and the most that are tried on a text: a failure costs as much as a
+sketch."""
 _LONGEST_BEGIN = 64
 _PLAIN = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", type(None): "NULL"}
 _NOTHING, _SEVERAL = "NULL", "JSON"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""One without an end ends with the text, or it would be looked for again from each quote in it."""
+"""A string without an end matches to the end of the text. Otherwise the search would start again
+from each quote in it."""
 _DECODER = msgspec.json.Decoder()
 
 
@@ -53,7 +55,8 @@ def of_calls(names: pa.StringArray, arguments: Sequence[str]) -> pa.StringArray:
 
 
 def of_replies(texts: Sequence[str | None]) -> pa.StringArray:
-    """Name the shapes of replies: what is not JSON is `text`, and nothing is `empty`."""
+    """Name the shapes of replies: a reply that is not JSON is `text`, and one without text is
+    `empty`."""
     shaped = list(map(_KNOWN.shape, texts))
     return pa.array(
         [_reply(text) if shape == NOT_JSON else shape for text, shape in zip(texts, shaped, strict=True)], pa.string()
@@ -71,7 +74,8 @@ class _Shape:
 
 
 class _Known:
-    """Shapes by sketch, and decoders that take texts of one shape only, by how these begin."""
+    """Shapes by sketch, and decoders that accept only texts of one shape, by the beginning of these
+    texts."""
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
@@ -114,7 +118,7 @@ _KNOWN = _Known()
 
 
 def _depth(text: str) -> int:
-    """Return how deep a text is nested, or less than DEEPEST where it has too few brackets."""
+    """Return how deep a text is nested, or 0 where it has at most DEEPEST brackets."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return 0
     depth = deepest = 0
@@ -126,7 +130,8 @@ def _depth(text: str) -> int:
 
 # -- sketches --------------------------------------------------------------------------------------
 def _sketch(value: Any) -> Hashable:
-    """Return a type; for an object the keys and then their sketches; for a list the set of them."""
+    """Sketch a value: by its type; for an object, its keys and then their sketches; for a list, the
+    set of its sketches."""
     kind = type(value)
     if kind is dict:
         return (*value, *[_sketch(item) if type(item) in _NESTED else type(item) for item in value.values()])
@@ -137,8 +142,8 @@ _NESTED = frozenset((dict, list))
 
 
 def _type(sketch: Any) -> Any:
-    """Return a type of which all values have this sketch, up to the order of keys, and no others;
-    None where msgspec has none."""
+    """Return the type of all values with this sketch, in any order of keys, and of no others. None
+    where msgspec has no such type."""
     if isinstance(sketch, tuple):
         half = len(sketch) // 2
         inner = list(map(_type, sketch[half:]))
@@ -165,7 +170,7 @@ def _written(sketch: Any) -> str:
 
 
 def _shared(sketches: Iterable[Any]) -> Any:
-    """Return the shape that values share. Null shares any."""
+    """Return the shape that values share. Null fits any shape."""
     objects: dict[str, list[Any]] = {}
     items: list[Any] = []
     kinds: set[Any] = set()

@@ -1,12 +1,12 @@
-"""Find the files of a log, wherever they lie.
+"""Find the files of a log, local or at an address.
 
     data/inbox/window.jsonl          a file
-    data/inbox                       a folder: all files in it and below, but for hidden ones
+    data/inbox                       a folder: all files in it and below it, except hidden ones
     data/inbox/2026-03-*.jsonl.gz    a pattern; ** stands for any folders
-    s3://bucket/logs/*.jsonl         any of these at an address that fsspec has a driver for
+    s3://bucket/logs/*.jsonl         any of these at an address for which fsspec has a driver
 
-Files come sorted by name, so that the same log is the same snapshot everywhere. A name is relative
-to the root where the file lies below it. rft/traffic/compressed.py decompresses what is read,
+Files come sorted by name, so that the same log is the same snapshot everywhere. The name of a file
+below the root is relative to it. rft/traffic/compressed.py decompresses what is read;
 rft/traffic/addresses.py reads what is not local.
 """
 
@@ -31,13 +31,13 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Log:
-    """A file of a log. May be pickled, so that another process reads it."""
+    """A file of a log. It may be pickled, so that another process can read it."""
 
     name: str
     address: str = field(repr=False)
-    """Where it lies: a path, or an address for fsspec, which may hold secrets."""
+    """A path, or an address for fsspec, which may hold secrets."""
     num_bytes: int
-    """As they lie there, compressed or not."""
+    """The size as it is stored, compressed or not."""
 
     @property
     def path(self) -> Path | None:
@@ -45,7 +45,7 @@ class Log:
         return None if is_address(self.address) else Path(self.address)
 
     def sha256(self) -> str:
-        """Hash the bytes as they lie there. They are read once; then the hash is kept."""
+        """Hash the stored bytes. They are read once; then the hash is kept."""
         return self._sha256
 
     @cached_property
@@ -61,7 +61,7 @@ class Log:
         return Stream(self.open_raw)
 
     def open_raw(self) -> Any:
-        """Open the bytes as they lie there: a binary file."""
+        """Open the stored bytes, as a binary file."""
         if self.path is None:
             return Steady(self.address, self.num_bytes)
         try:
@@ -108,9 +108,9 @@ def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:
 
 
 def _checked(path: Path) -> Path:
-    """Refuse a pipe, on which reading would wait, and a link to nothing."""
+    """Refuse a pipe, because reading it would wait, and a link to nothing."""
     if not path.is_file():
-        raise UserError(f"{path}: is not a file that can be read. Take it away, or name the files that count.")
+        raise UserError(f"{path}: is not a file that can be read. Remove it, or name the files that count.")
     return path
 
 

@@ -1,7 +1,7 @@
-"""What people write, as words: lower-case, without numbers, hashed.
+"""Turn what people write into words: lower-case, without numbers, hashed.
 
-Words are hashed (CRC-32, all numbers as one), so that a profile has one size in any language, and
-holds no text. The user's words before the agent's first message are the input.
+Words are hashed (CRC-32, all numbers as one word), so that a profile has the same size in any
+language and holds no text. The user's words before the agent's first message are the input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 BUCKETS = 256
 """Bins of the vocabulary."""
 HASHES = 4096
-"""Numbers that a word can have in a phrase."""
+"""The number of different hashes that a word can have."""
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 _MESSAGES = TypeAdapter(list[dict[str, Any]])
@@ -29,7 +29,7 @@ def messages_of(text: str) -> list[dict[str, Any]]:
 
 
 def input_messages(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return what the agent was given: all before its first word."""
+    """Return the messages that the agent was given: all before its first one."""
     first = next((n for n, message in enumerate(messages) if message["role"] in ("assistant", "tool")), len(messages))
     return list(messages[:first])
 
@@ -52,7 +52,7 @@ def word_hash(word: str) -> int:
 
 
 def bucket_words(texts: Iterable[str]) -> dict[str, str]:
-    """Name each bucket of the vocabulary by the most frequent word that falls in it."""
+    """Name each bucket of the vocabulary by the most frequent word in it."""
     tally = Counter(word for text in texts for word in words(text))
     found = {str(bucket): f"bucket {bucket}" for bucket in range(BUCKETS)}
     for word, _ in sorted(tally.items(), key=lambda item: (item[1], item[0])):

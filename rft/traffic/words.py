@@ -1,9 +1,8 @@
 """Count the words of many texts at once, as `rft.traffic.texts.words` splits one.
 
-A word is a run of letters or a run of digits. Whether a character is one depends on Unicode, and
-the answer is taken from Python's own `re`, so that both ways of counting agree. A table says of
-each character whether it is a letter, a digit or neither; then a word begins wherever the class
-changes to one of the first two.
+A word is a run of letters or a run of digits. Python's `re` decides which characters of Unicode
+these are, so that both ways of counting agree. A table says for each character whether it is a
+letter, a digit or neither. A word begins wherever the class changes to letter or digit.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ def _starts(characters: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         kinds = _table(0x110000)[characters]
     before = np.zeros_like(kinds)
     before[1:] = kinds[:-1]
-    before[bounds[:-1][lengths > 0]] = 0  # a text does not go on in the next
+    before[bounds[:-1][lengths > 0]] = 0  # a word does not go on in the next text
     places = np.flatnonzero((kinds != before) & (kinds != 0))
     return np.diff(np.searchsorted(places, bounds))
 
 
 @cache
 def _table(size: int) -> np.ndarray:
-    """Class of the first characters: letter, digit or neither."""
+    """Return the class of the first `size` characters of Unicode: letter, digit or neither."""
     kinds = np.zeros(size, dtype=np.uint8)
     for first in range(0, size, _PAGE):
         page = "".join(map(chr, range(first, min(size, first + _PAGE))))

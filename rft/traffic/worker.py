@@ -1,7 +1,8 @@
-"""A process that turns blocks into parts, one after the other (rft/traffic/pool.py starts it).
+"""Turn blocks into parts, one after the other, as a process of the pool.
 
-It reads its plan and then blocks from its standard input, and answers each block with one line:
-empty when the part is staged, or else what went wrong. When its input ends, so does it.
+rft/traffic/pool.py starts the process. It reads its plan and then blocks from its standard input,
+and answers each block with one line. The line is empty when the part is staged, and otherwise says
+what went wrong. When its input ends, the process ends.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from rft.traffic.blocks import Block, Piece, Skipped
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Hides pandas, which pyarrow loads where it is installed, only to know its types: a third of a
-    second and 40 MB."""
+    """Hides pandas. pyarrow loads it where it is installed, only to know its types, which takes a
+    third of a second and 40 MB."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
@@ -37,7 +38,7 @@ def main() -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     source, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that what a library prints is not taken for an answer
     plan: parts.Plan = pickle.loads(_exactly(source, int(source.readline())))
     while header := source.readline():
         block = _block(json.loads(header), source)

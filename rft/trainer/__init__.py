@@ -2,7 +2,7 @@
 
     loop          sample, learn, sync the weights; what is kept, and how a killed run goes on
     curriculum    which examples a step takes
-    collect       their rollouts, in groups; which of them can be learned from, and why not the rest
+    collect       their rollouts, in groups; which can be learned from, and why the others cannot
     sft_samples   dialogues to imitate: their order, and what their tokens weigh
     supervised    the loop of a warm start, without rollouts
     imitation     the batches of supervised training in stage `train`
@@ -15,14 +15,14 @@
     activations   what a microbatch's passes need in memory
     learner       one optimizer step
     schedule      its learning rate
-    rates         the default of that rate, and how far from it one may be
+    rates         the default of that rate, and how far a rate may be from it
     distributed   the same step on several processes
-    processes     a team of one
+    processes     a team of one process
     sharding      FSDP2: weights in parts
-    checkpoint    everything that a run will still read, whole or not at all
+    checkpoint    everything that a run needs to go on, written whole or not at all
     metrics       a run in numbers, and the signs that it should end
     collapse      notices that training destroys its policy
-    journal       where they are written down
+    journal       the files of a run's numbers
 
 Advantages and losses are in rft/algorithms, the stage's files in rft/stages/train.py.
 """

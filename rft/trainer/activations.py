@@ -1,13 +1,14 @@
-"""What a microbatch needs in memory, forward and backward, by doing both without memory.
+"""Estimates the memory that a microbatch needs, by running its passes on tensors without data.
 
-A formula for the tensors that backward needs is a formula per architecture, and wrong after the
-next release of a library. So the trainer's own passes run on PyTorch's `meta` device, where tensors
-have a size and no bytes, with the model's own code and with LoRA's, and whatever is alive at once
-is added up. Two passes, over two and over four layers, tell what each further layer adds to what is
-saved for the backward; what comes and goes on top of that is the larger one's.
+A formula for the tensors that a backward needs would be a formula per architecture, and wrong after
+the next release of a library. So the trainer's own passes run on PyTorch's `meta` device, where
+tensors have a size and no bytes. They run the model's own code and LoRA's, and the sizes of all
+tensors that are alive at once are added up. One pass over two layers and one over four tell what
+each further layer adds to what is saved for the backward. What comes and goes on top of that is
+taken from the pass over four.
 
-Attention is told to be the fused kernel, which all devices use and `meta` does not. On a GPU the
-head is fused too (rft/kernels): its logits are left out here, and what it holds instead is added.
+Attention is set to the fused kernel, which all devices use except `meta`. On a GPU the head is
+fused too (rft/kernels): its logits are left out here, and what it holds instead is added.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ SLAB = 2**27 * 2
 
 
 LOGITS = 2**30
-"""More than the head and the loss take, in chunks."""
+"""More bytes than the head and the loss take, which work in chunks."""
 TIGHT = 0.85
-"""Of the free memory; the estimate is up to 15 % too low (`real_memory`)."""
+"""The share of the free memory that may be needed: the estimate is up to 15 % too low
+(`real_memory`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,14 @@ def shortage(
     model: Any, section: config.Train, micro: Microbatch, device: torch.device, first: bool
 ) -> tuple[int, int] | None:
     """Return the bytes that learning from such a microbatch takes, and those that are free; None if
-    it fits. `first`: the optimizer's moments are still to be made."""
+    it fits. `first`: the optimizer's moments must still be made."""
     text, learning = model.config.get_text_config(), [one for one in model.parameters() if one.requires_grad]
     trained = sum(one.numel() for one in learning) * 4
     beside = trained * (3 if first else 1)
     free = _free(device)
     feed_forward = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     a_layer = micro.rows * micro.width * (40 * text.hidden_size + 10 * feed_forward) * 4
-    if a_layer * text.num_hidden_layers + LOGITS + beside < free:  # more than it can take
+    if a_layer * text.num_hidden_layers + LOGITS + beside < free:  # even this upper bound fits
         return None
     bfloat16 = next(model.parameters()).dtype == torch.bfloat16
     need = peak(model.config, section, micro, bfloat16, device.type == "cuda") + beside
@@ -128,7 +130,7 @@ def _layout(micro: Microbatch) -> Layout:
 
 
 def _places(micro: Microbatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what rft/trainer/forward.py would find out by looking into the layout."""
+    """Return what rft/trainer/forward.py would read from the layout."""
     with torch.device("meta"):
         rows = torch.zeros(micro.rows, micro.own, dtype=torch.long)
         return rows, rows.flatten()
@@ -147,9 +149,9 @@ class _Fused(TorchFunctionMode):
 
 
 class Held(TorchDispatchMode):
-    """Counts the bytes of all tensors made in its block that are there `now`, `most` at a time.
-    `saved`: those that the backward begins with. The network's own weights, of which views are
-    made, and gradients that are there already do not count."""
+    """Counts the bytes of all tensors that are made in its block: those that exist `now`, the
+    `most` at a time, and those that are `saved` when the backward begins. The network's own
+    weights, with views of them, and gradients that exist already do not count."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()

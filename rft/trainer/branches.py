@@ -1,16 +1,16 @@
-"""Attention in rows that are trees (rft/trainer/packing.py), a branch at a time.
+"""Attention in rows that are trees, a branch at a time.
 
-A mask over the whole row would cost the square of its width, though a token sees its own past
-alone: eight completions of a 4,000-token prompt would each look at all others. A branch is a run of
-tokens without a fork: the prompt that a group shares, or what one rollout added. Its queries need
-the keys of its path from the row's first token, and nothing else. So branches of about one length
-are computed side by side, each with the keys of its own path, and a row may be as wide as memory
-allows: what is shared is computed once at any length.
+rft/trainer/packing.py makes the rows. A mask over the whole row would cost the square of its width,
+although a token sees only its own past. Each of eight completions of a 4,000-token prompt would
+look at all others. A branch is a run of tokens without a fork: the prompt that a group shares, or
+what one rollout added. Its queries need only the keys of its path from the row's first token. So
+branches of about the same length are computed side by side, each with the keys of its own path. A
+row may be as wide as memory allows, and what is shared is computed once at any length.
 
-Where only some tokens are read (the last layer), only their queries are asked.
+Where only some tokens are read (the last layer), only their queries are computed.
 
-Shapes: R rows of T tokens; B branches of about one length, Q queries and K keys of the longest; M
-queries of all; H heads, D head size.
+Shapes: R rows of T tokens; B branches of about the same length, Q queries and K keys of the
+longest; M queries in total; H heads, D head size.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """`asks`: places of its queries among all that are asked; `depths`: how many tokens come before
-    each; `path`: flat places (R x T) of all tokens from the row's first to the branch's last."""
+    """`asks`: places of its queries among all queries. `depths`: how many tokens come before each
+    query. `path`: flat places (R x T) of all tokens from the row's first to the branch's last."""
 
     asks: Sequence[int]
     depths: Sequence[int]
@@ -81,8 +81,8 @@ class Branches:
 
 
 def _branches(ends: Sequence[int], first: int, asked: dict[int, int] | None) -> Iterator[_Branch]:
-    """Yield the branches of a row in depth-first order, whose tokens have descendants up to
-    `ends`."""
+    """Yield the branches of a row in depth-first order. `ends`: where each token's descendants
+    end."""
     path: list[int] = []  # columns from the row's first token to the one before this branch
     start = 0
     for column, end in enumerate(ends):
@@ -114,6 +114,6 @@ def _laid(branches: Sequence[_Branch], is_whole: bool, device: torch.device) -> 
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Repeat each row's last number."""
+    """Make the rows equally long, by repeating each row's last number."""
     wide = max(map(len, rows))
     return torch.tensor([[*row, *[row[-1]] * (wide - len(row))] for row in rows])

@@ -1,22 +1,21 @@
-"""Exact resume: everything that a training run will still read, in one folder that is there whole
-or not at all.
+"""Exact resume: a folder with everything that a run needs to go on, whole or not there at all.
 
     checkpoints/000040/
         manifest.json    step, hash of the configuration, curriculum, stop counters, best
-                         validation, RNG, and the hash of
+                         validation, RNG, and the hash of state.pt
         state.pt         weights, optimizer, critic
     best/000020/
-        weights.pt       the weights that were best on validation, without the optimizer: nothing
-                         learns on from them
+        weights.pt       the weights that were best on validation, without the optimizer: no
+                         training continues from them
 
-The best weights have a folder per step, because after a kill another step may turn out best
-(sampling on a GPU is not repeatable), and what a checkpoint names must still be there. A folder
-that no checkpoint names is removed after the next checkpoint.
+The best weights have a folder per step. After a kill another step may turn out best, because
+sampling on a GPU is not repeatable, and the folder that a checkpoint names must still be there. A
+folder that no checkpoint names is removed after the next checkpoint.
 
-A folder is written under another name, brought to the disk, and published by one rename: a kill
+A folder is written under another name, synced to the disk, and published by one rename. So a kill
 leaves the old checkpoints, or the old ones and the new. The newest `keep_checkpoints` stay, and the
-one that a training goes back to if it collapses. All lies under `.rft/`, because DVC empties a
-stage's folder before the stage runs, and is gone when the stage's files are whole.
+one that a training goes back to if it collapses. All of this is under `.rft/`, because DVC empties
+a stage's folder before the stage runs. It is removed when the stage's files are complete.
 
 A manifest of another configuration, or a state whose bytes have changed, is an error that names the
 folder. A run that was cut off never continues from older weights than its newest checkpoint.
@@ -46,22 +45,22 @@ class Manifest:
     curriculum: dict[str, Any]
     watch: dict[str, Any]
     best: dict[str, Any] | None
-    """Step and reward of the best validation so far, whose weights lie in `best/STEP`."""
+    """Step and reward of the best validation so far, whose weights are in `best/STEP`."""
     rng: list[int]
     """State of torch's generator, the only one that is not a function of seed and step."""
     stopped: str = ""
-    """Why the run ended before its last step: it does not go on."""
+    """Why the run ended before its last step. Such a run does not go on."""
     collapsed: str = ""
-    """Why its weights are worth nothing."""
+    """Why its weights are useless."""
     guard: dict[str, Any] = field(default_factory=dict)
-    """What watches for a collapse."""
+    """The state of the guard against a collapse."""
     sha256: str = ""
     """Hash of state.pt."""
 
 
 def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int, spared: Collection[int] = ()) -> None:
-    """Write a checkpoint. `folder` holds all of a run. The newest `keep` stay, and the steps that
-    are `spared`."""
+    """Write a checkpoint. `folder` holds all checkpoints of a run. The newest `keep` stay, and the
+    steps that are `spared`."""
     part = _new_part(folder)
     torch.save(state, part / "state.pt")
     whole = asdict(manifest) | {"sha256": files.sha256(part / "state.pt")}

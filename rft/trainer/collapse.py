@@ -3,26 +3,27 @@
 Too high a learning rate turns a policy into noise within a few steps. A newcomer saw a mean reward
 of 0.618 fall to 0.066 in six steps; the run went on, and spent a look on what was left.
 
-**The rule.** The mean of the last k steps (k = 1 to 10) has fallen if it is below half of a
-reference by more than 2.33 of its standard errors:
+**The rule.** For k = 1 to 10, take the mean of the last k steps. It has fallen if it is more than
+2.33 of its standard errors below half of a reference:
 
     mean + 2.33 x spread / sqrt(n) < reference / 2
 
     watched       n counts   the reference, and its spread
     reward        groups     the baseline, or the best five steps so far if they earned more
-    ended         groups     the baseline's share of rollouts that the policy ended by itself. Only
-                             while the reward is below the baseline's too: a policy may learn to
-                             play on
+    ended         groups     the baseline's share of rollouts that the policy ended by itself. It
+                             counts only while the reward is below the baseline's too, because a
+                             policy may learn to play longer
     validation    examples   the baseline's greedy reward, and the best validation so far
 
-Rewards are counted from the low end of the grader's range. Groups count if their example was chosen
-without regard to how hard it is (`Batch.typical`). A slow start is not a collapse: a policy that
-earns what it earned before training must be 4.7 standard errors unlucky to be taken for one. Fewer
-than eight groups, or examples, say nothing: a hard example may fail in all its rollouts.
+Rewards are counted from the low end of the grader's range. A group counts only if its example was
+chosen without regard to how hard it is (`Batch.typical`). A slow start is not a collapse: a policy
+that earns what it earned before training counts as collapsed only if it is 4.7 standard errors
+unlucky. Fewer than eight groups, or examples, say nothing: a hard example may fail in all its
+rollouts.
 
 The baseline is the reference if it measured the weights from which training starts, at the
-temperature of training. Otherwise the first eight groups are. The very last update is judged by the
-validation alone, which train.validation_examples: 0 leaves out.
+temperature of training. Otherwise the first eight groups are the reference. The very last update is
+judged by the validation alone; with train.validation_examples: 0 there is none.
 
 **What follows** is in rft/trainer/loop.py. The first time, training goes back to the best
 checkpoint and continues with a tenth of the learning rate. The second time it ends and leaves no
@@ -43,16 +44,18 @@ from rft.trainer.journal import Numbers
 from rft.types import StopReason
 
 REMEMBERED, BEST_OF = 10, 5
-"""Steps in a row: at the most, for what has fallen; and for what is the best so far."""
+"""Numbers of steps in a row: the most over which a fall is looked for, and those that are compared
+for the best."""
 FEWEST = 8
 LEFT = 0.5
-"""Share of the reference below which a mean is far."""
+"""A mean below this share of the reference is far below it."""
 ERRORS = 2.33
 LOWER = 0.1
-"""The factor for the learning rate. It is lowered only once, so one that is ten times too high must
-be low enough afterwards."""
+"""The factor for the learning rate. The rate is lowered only once, so a rate that is ten times too
+high must be low enough afterwards."""
 RATED = 3
-"""Steps whose rewards say how good a checkpoint is: those that its weights sampled next."""
+"""A checkpoint is rated by the rewards of this many steps: the next ones that its weights
+sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Start:
 
 
 def measured(baseline: reports.BaselineReport) -> Start | None:
-    """Read what the baseline says of the policy. None where it has no score."""
+    """Read what the baseline says about the policy. None if it has no score."""
     low = baseline.sampled.range[0]
     sampled, greedy = (
         [fmean(known) - low for row in one.rows if (known := [each for each in row.rewards if each is not None])]
@@ -110,18 +113,18 @@ class Guard:
     low: float
     """The low end of the grader's range."""
     start: Start | None
-    """None: the first groups say it."""
+    """None: the first groups will tell it."""
     steps: list[Seen] = field(default_factory=list)
     """The last few, newest last."""
     best: Level | None = None
-    """Of five steps in a row."""
+    """The best level of five steps in a row."""
     validated: Level | None = None
     """The best validation."""
     falls: list[reports.Fall] = field(default_factory=list)
 
     @property
     def scale(self) -> float:
-        """What the learning rate is multiplied with by now."""
+        """The factor for the learning rate, after the falls so far."""
         return LOWER ** len(self.falls)
 
     def saw(self, groups: Sequence[Group], policy_version: int) -> str:
@@ -193,7 +196,7 @@ class Guard:
         return asdict(self) | {"falls": [fall.model_dump() for fall in self.falls]}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state. One of an earlier version is empty."""
+        """Restore a state. A state of an earlier version is empty."""
         if not state:
             return
         start = state["start"]
@@ -206,8 +209,8 @@ class Guard:
 
 
 def best(rows: Sequence[Numbers], steps: Sequence[int]) -> int:
-    """Choose the step whose weights earned most in what they sampled next. Of equals, the earliest;
-    0 is the start."""
+    """Choose the step whose weights earned most in what they sampled next, the earliest of equals.
+    Step 0 is the start."""
 
     def earned(step: int) -> float:
         mine = [row["reward/mean"] for row in rows if "reward/mean" in row and row["step"] - 1 - row["lag"] >= step]

@@ -3,17 +3,17 @@
     curriculum -> P examples x G rollouts
                -> groups whose outcomes are all the same are replaced by groups of other examples,
                   within a budget
-               -> advantages -> training samples; everything else left out, with its reason
+               -> advantages -> training samples; everything else is left out, with its reason
 
 A group has variance when its *outcomes* differ (`train.variance: outcome`). A budget's penalty
-alone makes rewards differ too, and a filter that looked at rewards would take an all-failed group
-for an informative one. What is sampled is counted: sampled = trained + left out, always.
+alone makes rewards differ too: a filter that looked at rewards would take a group in which all
+failed for an informative one. Everything that is sampled is counted: sampled = trained + left out.
 
 An algorithm without groups (`is_grouped` False: REINFORCE++, PPO) learns from all that is scored.
 
 A rollout that is left out may still be part of the formula: the step's means are divided by
-`counted`, every scored rollout that the algorithm counts. That includes dull ones (no gradient, so
-no sample, unless the KL gives one) and forked ones (no sequence to compute it on).
+`counted`, every scored rollout that the algorithm counts. That includes rollouts of dull groups (no
+gradient, so no sample, unless the KL gives one) and forked rollouts (no sequence to compute it on).
 
 Shapes: P groups of G rollouts.
 """
@@ -91,7 +91,7 @@ class Batch:
 
 
 class Collector:
-    """Samples the rollouts of a step, with whatever weights the policy has now."""
+    """Samples the rollouts of a step, with the weights that the policy has now."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Collector:
         max_context_tokens: int | None = None,
     ):
         """`max_context_tokens` bounds a rollout; DAPO's overlong shaping measures by it. Raises
-        ConfigError when that leaves no room."""
+        ConfigError if the shaping leaves no room."""
         dapo.check_overlong(section.overlong, max_context_tokens)
         self._train, self._section, self._prompt, self._runner, self._store = train, section, prompt, runner, store
         self._policy, self._algorithm, self._curriculum, self._max_context_tokens = (
@@ -116,7 +116,7 @@ class Collector:
             max_context_tokens,
         )
         self.policy_version = 0
-        """Set by whoever gives the sampler new weights."""
+        """Set when the sampler gets new weights."""
 
     def collect(self, step: int) -> Batch:
         """Sample and judge the rollouts of a step, which counts from 1."""
@@ -138,8 +138,8 @@ class Collector:
         return batch
 
     def _refill(self, batch: Batch, taken: list[int], met: Counter[str]) -> None:
-        """Replace groups without variance: DAPO's dynamic sampling (arXiv 2503.14476, section 3.2),
-        bounded, because a policy that has learned everything would be sampled forever."""
+        """Replace groups without variance: DAPO's dynamic sampling (arXiv 2503.14476, section 3.2).
+        It is bounded, because a policy that has learned everything would be sampled forever."""
         room = int(self._section.refill_groups * self._section.examples_per_step)
         while room:
             dull = [n for n, group in enumerate(batch.groups) if not group.varies(self._section.variance)][:room]
@@ -153,8 +153,8 @@ class Collector:
             room -= len(dull)
 
     def _play(self, taken: Sequence[int], met: Counter[str], batch: Batch) -> list[Group]:
-        """Play one group per example. An example that comes twice in a step, where an epoch ends,
-        continues its count, so that no random stream is used twice."""
+        """Play one group per example. Where an epoch ends, an example may come twice in a step.
+        Then its rollouts are numbered on, so that no random stream is used twice."""
         section, limits = self._section, self._runner.params.rollout
         requests: list[Request] = []
         for index in taken:
@@ -211,7 +211,7 @@ class Collector:
         batch.counted = Counted(len(counted), sum(one.num_tokens for one in counted))
 
     def _leave_out(self, batch: Batch, held: Mapping[str, LogRow]) -> None:
-        """Log what was replaced. Then the rollouts of a run that was killed in this step, when it
+        """Log what was replaced. Then log the rollouts of a run that was killed in this step, if it
         had chosen other examples (only with a lag): they were sampled, so they count."""
         for group in batch.replaced:
             for one in group.trajectories:
@@ -231,7 +231,8 @@ class Collector:
         return self._dull(group, useful)
 
     def _failed(self, one: Trajectory) -> bool:
-        """Tell whether the algorithm learns from nothing that did not pass, and this did not."""
+        """Tell whether the algorithm learns only from what passed, and this rollout did not
+        pass."""
         return "passed" in self._algorithm.requirements and not one.grade.solved
 
     def _dull(self, group: Group, useful: bool) -> str:

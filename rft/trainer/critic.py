@@ -1,8 +1,8 @@
 """PPO's critic: predicts a rollout's reward from the policy's hidden state before each token.
 
 One linear layer in float32, zero at the start, so that the first values are 0 and the first
-advantages are the rewards. It has an optimizer and a rate of its own, and sends no gradient into
-the policy, which a value loss of another scale would pull elsewhere.
+advantages are the rewards. It has an optimizer and a rate of its own. It sends no gradient into the
+policy: a value loss of another scale would pull the policy elsewhere.
 """
 
 from __future__ import annotations

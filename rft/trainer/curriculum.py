@@ -11,7 +11,8 @@
         failed     0.05 and below   failed_share
 
 A group that always succeeds or always fails has no variance, so nothing is learned from it; but the
-policy changes, so no pool is closed. A pass rate forgets: `half_life` visits ago counts half.
+policy changes, so no pool is closed. A pass rate forgets: a visit that is `half_life` visits ago
+counts half.
 
 `state()` is part of the checkpoint's manifest: a place, and two numbers per example seen.
 """
@@ -38,8 +39,8 @@ class Curriculum:
         """By example: sum of pass rates and number of visits, both fading."""
 
     def take(self, count: int, taken: Collection[int] = ()) -> list[int]:
-        """Return indexes of the next examples. With pass rates, none is in `taken` or comes twice
-        while there are others."""
+        """Return indexes of the next examples. With pass rates, no example is in `taken` or comes
+        twice while there are others."""
         if self._section.kind == "epochs":
             found = [self._at(self._place + n) for n in range(count)]
         else:
@@ -67,7 +68,7 @@ class Curriculum:
         return {"place": self._place, "seen": {name: list(numbers) for name, numbers in sorted(self._seen.items())}}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state. Raises UserError for one of other examples."""
+        """Restore a state. Raises UserError for a state of other examples."""
         if unknown := sorted(set(state["seen"]) - set(self._ids)):
             what = f"the curriculum knows example {unknown[0]!r}, which is not in data/examples"
             raise UserError(f"{what}: it belongs to other examples.")

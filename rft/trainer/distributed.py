@@ -6,14 +6,14 @@
         learner.update(samples, ...)     each takes a share of the samples; gradients are summed;
                                          the same update everywhere
 
-Only the leader samples rollouts, grades, logs and keeps. A follower waits for an order, does its
-share, and answers with its sums. Because the algorithms divide by the totals of the whole step,
-gradients are summed, not averaged: shares may differ in number and in length, and the result is
+Only the leader samples rollouts, grades, logs and saves. A follower waits for an order, does its
+share, and answers with its sums. The algorithms divide by the totals of the whole step, so
+gradients are summed, not averaged. Shares may differ in number and in length, and the result is
 that of one process to float tolerance (`make figure NAME=two_processes`). Weights stay equal bit
 for bit on all processes: they start as the leader's, and every update has the same sum.
 
 Followers that we start on one machine live as long as the leader: they read a pipe from it and end
-when it ends, also after a kill -9. Under a launcher (`accelerate launch ... -m rft train`, on one
+when it ends, even after a kill -9. Under a launcher (`accelerate launch ... -m rft train`, on one
 machine or several) all processes run the same command, and `launch` turns all but the first into
 followers. A follower that fails ends the stage with its message.
 """
@@ -121,7 +121,7 @@ class Team(Processes):
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Report what happened to a lost process, not what that looks like from here."""
+        """If a process was lost, report what happened to it, not how that looks from here."""
         try:
             yield
         except RuntimeError as error:
@@ -174,9 +174,9 @@ class _Follower:
 
 
 def launch(section: config.Train, device: str = "cpu") -> Processes:
-    """Return the leader's team. A process that a launcher made a follower follows and exits. Raises
-    ConfigError for another number of processes than the launcher's, and on `device` cuda for more
-    of them than GPUs."""
+    """Return the leader's team. In a process that a launcher made a follower, follow and exit.
+    Raises ConfigError if the launcher started another number of processes, and on `device` cuda if
+    there are more processes than GPUs."""
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     if started and (size := int(os.environ["WORLD_SIZE"])) != section.processes:
         raise ConfigError(

@@ -1,18 +1,19 @@
-"""Hidden states for training with less work than the model's own forward: Qwen3, Qwen2, Llama and
-Mistral with full attention, with or without an adapter.
+"""Hidden states for training, with less work than the model's own forward.
 
-The model's own forward computes every token in every layer. But the last layer's output is read
-only where a completion token follows: at a fifth of all tokens. Its keys and values are needed for
-all, the rest of that layer (queries, output, feed-forward: 87 % of its weights) only there. In a
-model of three layers that is a quarter of the arithmetic, in one of 36 nothing. And RMS norm is one
-operation here, whose backward keeps the normalized input instead of seven small tensors. Together a
-step of the embedded policy takes 26 % less (one core: 0.84 -> 0.62 s side by side).
+It works for Qwen3, Qwen2, Llama and Mistral with full attention, with or without an adapter. The
+model's own forward computes every token in every layer. But the last layer's output is read only
+where a completion token follows: at a fifth of all tokens. Its keys and values are needed for all
+tokens, but the rest of that layer (queries, output, feed-forward: 87 % of its weights) only there.
+In a model of three layers that saves a quarter of the arithmetic, in one of 36 nothing. Also, RMS
+norm is one operation here, whose backward keeps the normalized input instead of seven small
+tensors. Together a step of the embedded policy takes 26 % less time (one core, side by side: 0.84
+-> 0.62 s).
 
-Rows of several samples are trees; their attention is rft/trainer/branches.py.
+Rows of several samples are trees; their attention is in rft/trainer/branches.py.
 
 It calls the model's own modules, so biases and adapters work, and nothing is copied. `knows` tells
-for which models; others use their own forward. Equal to that, gradients included, to 1e-5
-(tests/trainer/test_logprobs.py).
+which models it works for; others use their own forward. Results and gradients equal those of the
+model's own forward to 1e-5 (tests/trainer/test_logprobs.py).
 
 Shapes: R rows of T tokens; Q places per row that are read; N completion tokens; E hidden size, H
 heads, D head size.
@@ -36,7 +37,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def knows(decoder: Any) -> bool:
-    """Tell whether this is one of those models with full attention, whole on this device."""
+    """Tell whether this is one of those models with full attention, and whole on this device."""
     if type(decoder).__name__ not in ("Qwen3Model", "Qwen2Model", "LlamaModel", "MistralModel"):
         return False
     if hasattr(decoder.layers[0], "unshard"):  # FSDP2's hooks
@@ -48,7 +49,7 @@ def knows(decoder: Any) -> bool:
 
 def own_hidden(decoder: Any, layout: Layout, places: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
     """Return the N E hidden states that predict completion tokens. `places`: those that are read,
-    where they are known already."""
+    if they are known already."""
     x_RTE = decoder.embed_tokens(layout.ids_RT)
     turn = decoder.rotary_emb(x_RTE, layout.positions_RT)
     attend = _causal if layout.end_RT is None else Branches(layout.end_RT)
@@ -85,7 +86,7 @@ def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 class _Seen:
-    """Attention as a mask R 1 Q T says."""
+    """Attention under a mask R 1 Q T."""
 
     def __init__(self, mask: torch.Tensor):
         self.mask = mask
@@ -110,8 +111,9 @@ def _places(layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _layer(layer: Any, x_RTE: Any, read_RQE: Any, turn: Any, here: Any, attend: Attend) -> torch.Tensor:
-    """Return the layer's output at `read`, which attends to `x`; at all places if both are one."""
-    with onednn.Products():  # here, where a checkpoint's second pass comes along too
+    """Return the layer's output at `read`, which attends to `x`; at all places if both are the same
+    tensor."""
+    with onednn.Products():  # here, because a checkpoint's second pass runs this function too
         return _computed(layer, x_RTE, read_RQE, turn, here, attend)
 
 

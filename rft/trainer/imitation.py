@@ -1,13 +1,13 @@
 """The batches of supervised training in stage `train`, in place of the collector's.
 
-    Dialogues    demonstrations, or accepted answers of production: there already
+    Dialogues    demonstrations, or accepted answers of production: they exist already
     Rounds       the policy's own best rollouts: sampled at the start of each round, and imitated
                  until the next (rejection sampling; in several rounds, expert iteration)
 
 The loop, its validation, its checkpoints and its exact resume are those of every other training
 (rft/trainer/loop.py). What a step learns from is a function of seed and step, given the samples. A
-round's samples are written down before anything is learned from them, so that a run which was cut
-off within a round goes on with the same.
+round's samples are written to a file before anything is learned from them. So a run that was cut
+off within a round goes on with the same samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Dialogues:
 
     def __init__(self, given: Sequence[SftSample], section: config.Train):
         self.policy_version = 0
-        """As the collector has it. Nothing is sampled."""
+        """The collector has it too. Here nothing is sampled."""
         self._section = section
         self._order = Order(given, section.examples_per_step, section.steps, section.seed)
 
@@ -86,7 +86,7 @@ class Rounds:
 
 
 def _filled(batch: Batch, order: Order | None, step: int, place: int, section: config.Train) -> Batch:
-    """Give a batch its samples. `place`: of the step in the order."""
+    """Give a batch its samples. `place`: the step's place in the order."""
     batch.samples = samples(order.at(place), step, section.supervised.other_weight) if order is not None else []
     batch.counted = counted(batch.samples)
     return batch

@@ -1,7 +1,7 @@
 """What a run writes down with each step: a line of numbers, and a line of wall times.
 
     metrics.jsonl    what was learned. Equal runs leave equal bytes
-    times.jsonl      the seconds of the same steps, apart for that reason
+    times.jsonl      the seconds of the same steps, in a file of their own for that reason
 
 Both may be followed while they grow (rft/lines.py). A run that was cut off cuts them back to its
 checkpoint and goes on.
@@ -22,7 +22,7 @@ Numbers = dict[str, Any]
 
 def timed(step: int, total_s: float, phases: Mapping[str, float], tokens: int) -> Numbers:
     """Return seconds of a step by phase. The rest is `other`, so that they add up to the whole; it
-    is below zero where sampling ran at the same time (lag)."""
+    is below zero if sampling ran at the same time (lag)."""
     spent = dict(sorted(phases.items())) | {"other": total_s - sum(phases.values()), "step": total_s}
     return {
         "step": step,

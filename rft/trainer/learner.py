@@ -1,19 +1,20 @@
 """The learner: samples in, changed weights out.
 
     update   the samples of one step -> `train.updates` optimizer updates -> metrics
-    state    all that a continued run needs (weights, optimizer); `load` refuses another
-             configuration's
+    state    all that a continued run needs (weights, optimizer); `load` refuses that of another
+             configuration
 
 An update scores the completion tokens of each microbatch under the present weights, asks the
 algorithm (rft/algorithms) for the microbatch's share of the loss, goes backward, and adds up.
 Shares are divided by the totals of the whole step, rollouts without a gradient included
 (rft/trainer/collect.py). So the result does not depend on the microbatches, on the number of
-processes (rft/trainer/distributed.py), or on which forward passes were spared. What must not change
-while a step learns is prepared before its first update: the reference policy's log-probabilities,
-the critic's values and the advantages from them. The old log-probabilities are the first update's.
+processes (rft/trainer/distributed.py), or on which forward passes were left out. What must not
+change while a step learns is prepared before its first update: the reference policy's
+log-probabilities, the critic's values and the advantages from them. The old log-probabilities are
+those of the first update.
 
-An update whose gradient is not finite, or that changed no weight despite a gradient, is an error:
-healthy curves over weights that stand still are the worst thing that a trainer can show.
+An update is an error if its gradient is not finite, or if it changed no weight despite a gradient.
+Healthy curves over weights that do not change are the worst thing that a trainer can show.
 
 Shapes: N completion tokens of B samples in a microbatch.
 """
@@ -44,12 +45,12 @@ from rft.trainer.packing import Counted, Layout, TrainingSample, bundles, layout
 from rft.trainer.processes import Processes
 
 FIRST = ("loss", "grad_norm", "logprob_mismatch", "mismatch_kl", "entropy")
-"""Metrics of a step's first update, under the weights that sampled. The others are of its last,
-where the ratio has moved farthest."""
+"""Metrics that come from a step's first update, under the weights that sampled. The others come
+from its last, where the ratio has moved farthest."""
 
 NUM_COMPARED = 2**16
-"""Values of a weight that are compared before and after an update. A copy of all would be as large
-as the model."""
+"""How many values of a weight are compared before and after an update. A copy of all would be as
+large as the model."""
 
 
 class Diverged(RftError):
@@ -62,7 +63,8 @@ class _Micro:
 
     layout: Layout
     idle: bool
-    """Without weight: other processes need this one to take part in the pass."""
+    """It has no weight, and is run because other processes need this one to take part in the
+    pass."""
     sampled_logprobs_N: torch.Tensor | None
     """None: no sampler of ours wrote it, so there is nothing to compare."""
     advantage_N: torch.Tensor
@@ -75,7 +77,7 @@ class _Micro:
 class Learner:
     """Learns. The plain `network` becomes `model`, with an adapter or with all its weights.
 
-    `keys`: where its settings stand in params.yaml, for errors.
+    `keys`: where its settings are in params.yaml, for errors.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Learner:
             self.team.order("learner", copy.deepcopy(network).cpu(), section, norm_length, device.type)
         self.bfloat16 = device.type == "cuda" and next(network.parameters()).dtype == torch.bfloat16
         self.model = weights.trainable(network.float() if section.weights == "full" else network, section)
-        self._largest = 0  # microbatch that was looked at, in tokens
+        self._largest = 0  # the largest microbatch that was checked, in tokens
         if section.gradient_checkpointing is True:
             self.model.activation_checkpointing_enable()
         self._trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -106,9 +108,9 @@ class Learner:
             self._copy() if "reference" in self.algorithm.requirements and section.weights == "full" else None
         )
         if self.team.shards and self.team.rank:
-            self.model.cpu()  # only brought up to date
+            self.model.cpu()  # it is only kept up to date
         self.packing_width = self._packing_width() if section.packing else None
-        """What bounds rows (`packing.widest`); None: samples are laid side by side."""
+        """The bound on rows (`packing.widest`); None: samples are laid side by side."""
         self.critic = (
             Critic(self.model, section.ppo.critic_lr, device) if "values" in self.algorithm.requirements else None
         )
@@ -129,7 +131,7 @@ class Learner:
     # -- a step ------------------------------------------------------------------------------------
     def update(self, samples: Sequence[TrainingSample], counted: Counted, lr: float | None = None) -> dict[str, float]:
         """Learn from the samples of a step. `counted`: these, and what counts without a gradient.
-        `lr`: the policy's, else the peak. Without samples nothing changes.
+        `lr`: the policy's rate; None: the peak. Without samples nothing changes.
         """
         if not samples:
             return {"samples/trained": 0}
@@ -189,8 +191,8 @@ class Learner:
             raise UserError(f"{what}. Lower rollout.max_tokens in params.yaml.")
 
     def _checkpoint_activations(self, micros: list[_Micro]) -> None:
-        """With train.gradient_checkpointing: auto, compute activations again from now on if this
-        step's largest microbatch would not fit otherwise."""
+        """If this step's largest microbatch would not fit otherwise, compute activations again from
+        now on. Only with train.gradient_checkpointing: auto."""
         is_asked = self.section.gradient_checkpointing == "auto" and self.team.size == 1
         if not is_asked or self.model.is_activation_checkpointing:
             return
@@ -353,12 +355,12 @@ class Learner:
                 mine.copy_(sharding.whole(theirs))
 
     def free_gradients(self) -> None:
-        """Make room for the sampling that comes next. An update starts from none anyway."""
+        """Make room for the sampling that comes next. An update starts without gradients anyway."""
         for owner in self._owners():
             owner.optimizer.zero_grad(set_to_none=True)
 
     def _owners(self) -> list[Any]:
-        """List who has an optimizer."""
+        """List the objects that have an optimizer."""
         return [self] if self.critic is None else [self, self.critic]
 
     def _started(self) -> list[torch.Tensor]:
@@ -410,18 +412,19 @@ class Learner:
         }
 
     def weights_state(self) -> dict[str, Any]:
-        """Return the weights alone, as `state` does: who keeps them will not learn on."""
+        """Return only the weights, in the form of `state`, for a copy that does not learn
+        further."""
         return {"parameters": {name: parameter.detach() for name, parameter in self._named()}}
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Restore what `weights_state` returned, or those of a whole state. Raises UserError for
-        another configuration's."""
+        """Restore the weights that `weights_state` returned, or those of a whole state. Raises
+        UserError for weights of another configuration."""
         self._fits(state | {"critic": self.critic and self.critic.state()})
         self.team.order("load_parameters", state["parameters"])
         self.do_load_parameters(state["parameters"])
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state. Raises UserError for another configuration's."""
+        """Restore a state. Raises UserError for a state of another configuration."""
         self._fits(state)
         self.team.order("load", state)
         self.do_load(state)
@@ -460,7 +463,8 @@ class Learner:
 
 
 def _some(parameter: Any) -> torch.Tensor:
-    """Copy some values of the part that this process holds, evenly spaced; of a small one all."""
+    """Copy some evenly spaced values of the part that this process holds; all values of a small
+    part."""
     held = parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
     flat = held.reshape(-1)
     return flat[:: max(1, len(flat) // NUM_COMPARED)].clone()

@@ -2,9 +2,9 @@
 
 The network reads whole rows (rft/trainer/packing.py). The output head, which in a small model is a
 third of the arithmetic, runs only on the hidden states that predict a completion token: a fifth of
-all. Where the architecture is known, so does most of the last layer (rft/trainer/forward.py). Head,
-softmax and entropy are in rft/kernels: on a GPU the logits are never written down, and elsewhere
-never more than a chunk of them.
+all. If the architecture is known, most of the last layer also runs only there
+(rft/trainer/forward.py). Head, softmax and entropy are in rft/kernels: on a GPU the logits are
+never stored, and elsewhere never more than a chunk of them.
 
 Shapes: R rows of T tokens; N completion tokens, E hidden size, V vocabulary.
 """
@@ -22,7 +22,7 @@ from rft.trainer import forward
 from rft.trainer.packing import Layout
 
 COPIES = 4
-"""So many tensors of the logits' size are there at a time, where a module makes them."""
+"""How many tensors of the logits' size exist at a time, if a module makes the logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ def own_logprobs(network: Any, layout: Layout, temperature: float) -> Scored:
 def _by_module(
     head: Any, hidden_NE: torch.Tensor, ids_N: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score by a head with a bias or an adapter of its own, whose logits are taken as they are: all
-    at once where they are one chunk, else some tokens at a time, and again in the backward."""
+    """Score by a head with a bias or an adapter of its own, whose logits are taken as they are. If
+    they are one chunk, all are computed at once; else some tokens at a time, and again in the
+    backward."""
     if chunked.fits(len(ids_N), len(head.weight)):
         return _scored_by(head, hidden_NE, ids_N, temperature)
     size = max(1, chunked.CHUNK // COPIES // len(head.weight))
@@ -79,7 +80,8 @@ def _scored_by(
 
 
 def _hidden(decoder: Any, layout: Layout) -> torch.Tensor:
-    """Use the model's own forward. Rows of one sample need neither mask nor positions: fastest."""
+    """Use the model's own forward. Rows of one sample need neither mask nor positions, which is
+    fastest."""
     packed: dict[str, torch.Tensor] = {}
     if layout.mask_RTT is not None:
         packed = {"attention_mask": layout.mask_RTT[:, None], "position_ids": layout.positions_RT}

@@ -7,13 +7,13 @@ Each step:
     one optimizer step                   rft/trainer/learner.py
     new weights to the sampler           rft/sampling/policies.py
 
-On-policy by default: every rollout is sampled by the weights that it then changes. With `train.lag`
-the next rollouts are sampled while the learner learns (rft/trainer/prefetch.py). All randomness is
-a function of (seed, step), so a killed run goes on from its last checkpoint bit for bit
-(deterministic mode): later steps are learned again, from the rollouts that were finished and from
-those that are sampled again.
+Training is on-policy by default: every rollout is sampled by the weights that it then changes. With
+`train.lag` the next rollouts are sampled while the learner learns (rft/trainer/prefetch.py). All
+randomness is a function of (seed, step). So in deterministic mode a killed run goes on from its
+last checkpoint bit for bit. Later steps are learned again, from finished rollouts and from rollouts
+that are sampled again.
 
-A training that destroys the policy goes back to its best checkpoint once, and then ends
+A training that destroys the policy goes back to its best checkpoint once, and ends the second time
 (rft/trainer/collapse.py). Steps are never taken back: the log and the metrics show what happened.
 
 Supervised training goes through the same loop, with other batches (rft/trainer/imitation.py).
@@ -67,8 +67,8 @@ class Trainer:
         imitated: Sequence[SftSample] = (),
         start: collapse.Start | None = None,
     ):
-        """`imitated`: what supervised training learns from, if it is there already. `start`: what
-        the policy earns before training, if that was measured."""
+        """`imitated`: what supervised training learns from, if it exists already. `start`: what the
+        policy earns before training, if that was measured."""
         self.learner, self.section, self.prompt, self.runner = learner, section, prompt, runner
         self.held_out, self.work, self.store = held_out, work, store
         self.sampler = policies.following(runner, learner.model, chat, device, work)
@@ -97,7 +97,7 @@ class Trainer:
         self.tools = [schema["function"]["name"] for schema in runner.schemas]
         self.watch = Watch()
         self.guard = collapse.Guard(runner.recipe.grader.scale.low, start)
-        self.collapsed = ""  # why its weights are worth nothing
+        self.collapsed = ""  # why its weights are useless
         self.step = 0  # finished optimizer steps
         self.best: Numbers | None = None
         self.stopped = ""  # why the run ended before its last step
@@ -150,7 +150,7 @@ class Trainer:
         return falls[-1].back_to if falls and falls[-1].step == self.step else self.step
 
     def _learn(self, batch: Batch) -> tuple[Numbers, str]:
-        """Do the step's updates. Return their numbers; or none, and what went to infinity."""
+        """Do the step's updates. Return their numbers; or no numbers, and what was not finite."""
         rate = schedule.rate(self.section, self.step + 1) * self.guard.scale
         try:
             return self.learner.update(batch.samples, batch.counted, rate), ""
@@ -163,7 +163,7 @@ class Trainer:
 
     # -- collapse ----------------------------------------------------------------------------------
     def _go_back(self, fell: str) -> Numbers:
-        """If something fell, take up the best checkpoint with a lower learning rate. The second
+        """If something fell, go back to the best checkpoint with a lower learning rate. The second
         time, end."""
         if not fell:
             return {}
@@ -180,7 +180,7 @@ class Trainer:
         self.guard.fall(Fall(step=self.step, reason=fell, back_to=back_to, lr=lr))
         where = f"the weights of step {back_to}" if back_to else "the weights that it started from"
         progress.print_line(
-            "train", f"COLLAPSE at step {self.step}: {fell}. Goes back to {where}, and on with lr {lr:g}"
+            "train", f"COLLAPSE at step {self.step}: {fell}. Goes back to {where}, and continues with lr {lr:g}"
         )
         return {"collapse/back_to": back_to}
 
@@ -229,7 +229,7 @@ class Trainer:
 
     # -- kill and go on ----------------------------------------------------------------------------
     def _keep(self, batch: Batch, metrics: Numbers) -> None:
-        if batch.rows:  # what is imitated may be there already
+        if batch.rows:  # dialogues that exist already have none
             self.store.add_all(batch.rows, batch.seconds, batch.name)
             self.runner.times.add("train", batch.rows, batch.seconds)
         self.metrics.add(metrics)
@@ -270,7 +270,7 @@ class Trainer:
         self.times.back_to(self.step)
         folder = self.work / "checkpoints"
         best = collapse.best(self.metrics.rows, checkpoint.steps(folder)[:-1])
-        checkpoint.prune(folder, self.section.keep_checkpoints, {best})  # a kill may have come between
+        checkpoint.prune(folder, self.section.keep_checkpoints, {best})  # a kill may have come before this was done
 
     # -- the clock ---------------------------------------------------------------------------------
     def _phases(self) -> dict[str, float]:

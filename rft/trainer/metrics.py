@@ -10,8 +10,8 @@ A run stops by itself, with what it has learned, when going on would waste compu
     entropy     the policy is sure of every token (`stop.min_entropy`) and explores no more
     patience    `stop.patience` validations without a better one
 
-Grading that fails gives no result: the circuit breaker (rft/rollouts/recovery.py) pauses the stage,
-and ends it as a failure.
+If grading fails, there is no result: the circuit breaker (rft/rollouts/recovery.py) pauses the
+stage, and ends it as a failure.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from rft.types import Trajectory
 
 
 def describe(batch: Batch, tools: Sequence[str]) -> Numbers:
-    """Describe the step's rollouts. Those set aside, unscored or in replaced groups are counted,
-    but in no mean. `tools`: all that there are. A step without a score has no means."""
+    """Describe the step's rollouts. Rollouts that are set aside, unscored or in replaced groups are
+    counted, but they are in no mean. `tools`: the names of all tools. A step without a score has no
+    means."""
     played = [one for group in batch.groups for one in group.scored]
     tried = batch.rows
     reasons = Counter(row.left_out for row in tried if row.left_out)
@@ -114,8 +115,8 @@ def _components(played: Sequence[Trajectory]) -> Numbers:
 
 
 def _calls(played: Sequence[Trajectory], tools: Sequence[str]) -> Numbers:
-    """Count calls of all tools, and per tool: a rollout that never calls one counts as zero there.
-    Names that the policy made up are in the sum alone."""
+    """Count calls of all tools together, and of each tool: there a rollout that never calls it
+    counts as zero. Names that the policy made up are only in the sum."""
     if not played:
         return {}
     by_rollout = [Counter(call.name for turn in one.turns for call in turn.calls) for one in played]
@@ -129,7 +130,7 @@ def _calls(played: Sequence[Trajectory], tools: Sequence[str]) -> Numbers:
 
 def _groups(batch: Batch) -> Numbers:
     """Count groups, replaced ones included. A group with fewer than two scores cannot differ, which
-    says nothing of the policy: where there are such groups, `groups/unscored` counts them."""
+    says nothing about the policy. If there are such groups, `groups/unscored` counts them."""
     given = [*batch.groups, *batch.replaced]
     num_unknown = sum(len(group.scored) < 2 for group in given)
     return {

@@ -1,15 +1,15 @@
 """A rollout as the trainer sees it, and the layout of many for one forward pass.
 
 Side by side, a group of G rollouts repeats its prompt G times, and most of a rollout *is* prompt.
-In a tree each distinct prefix is computed once: sorted by their tokens, samples that begin alike
-are neighbors, and a token whose whole past equals its neighbor's is the same token with the same
-hidden state. A row is such a tree in depth-first order; a token sees its ancestors and nothing
-else, and its position is its depth. So packing does not mix samples, and forward and backward of a
-shared past are done once (tests/trainer/test_packing.py: log-probabilities and gradients are those
-of each sample alone).
+In a tree each distinct prefix is computed once. Sorted by their tokens, samples that begin alike
+are neighbors. A token whose whole past equals its neighbor's is the same token with the same hidden
+state. A row is such a tree in depth-first order. A token sees its ancestors and nothing else, and
+its position is its depth. So packing does not mix samples, and forward and backward of a shared
+past are done once (tests/trainer/test_packing.py: log-probabilities and gradients are those of each
+sample alone).
 
-    trees              rows of samples that share, few tokens wasted; `widest` says how wide
-    microbatches       rows into microbatches of a bounded size
+    trees              rows of samples that share tokens, with few wasted; `widest` says how wide
+    microbatches       cuts rows into microbatches of a bounded size
     num_sharing        samples that share a row with another of the same prompt; `why_none` explains
                        when there are none
     layout             one microbatch as tensors
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     import torch
 
 ROW_TOKENS, ROW_HIDDEN = 350, 128
-"""The width of a tree, and for which hidden size, where the model's own forward reads it: a wider
-one shares more, but attention under a mask grows with its square. (Where rft/trainer/branches.py
-reads it, a row is as wide as a microbatch.) A step of 64 samples of 130 tokens on the embedded
-policy, one core: side by side 0.62 s; trees of up to 200 tokens 0.52, 260 0.50, 350 0.49, 512
-0.53."""
+"""The width of a tree that the model's own forward reads, and the hidden size for which it holds. A
+wider tree shares more, but attention under a mask grows with the square of its width. If
+rft/trainer/branches.py reads it, a row is as wide as a microbatch. On one core, a step
+of the embedded policy with 64 samples of 130 tokens takes 0.62 s side by side. With trees of up to
+200 tokens it takes 0.52, with 260 0.50, with 350 0.49, with 512 0.53."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """A rollout: `ids` and `loss_mask` over T tokens, the sampler's `logprobs` where it is True. A
-    dialogue that no sampler of ours wrote has none."""
+    """A rollout: `ids` and `loss_mask` over T tokens, the sampler's `logprobs` where the mask is
+    True. A dialogue that no sampler of ours wrote has none."""
 
     ids: list[int]
     loss_mask: list[bool]
@@ -55,9 +55,9 @@ class TrainingSample:
     """Samples with the same number are judged together (DPO) and stay in one microbatch, the
     preferred one (advantage > 0) first. -1: none."""
     others: tuple[int, ...] = ()
-    """Places of tokens that the policy never writes and that are learned all the same (supervised
-    learning): of prompts and tool results. After the first token, before the last completion
-    token."""
+    """Places of tokens that the policy never writes, and that supervised learning learns all the
+    same: tokens of prompts and tool results. They come after the first token and before the last
+    completion token."""
     other_weight: float = 0.0
     """What such a token weighs against a completion token."""
 
@@ -67,7 +67,7 @@ class TrainingSample:
 
     @property
     def weight(self) -> float:
-        """What all its tokens weigh, where the advantage is a weight (supervised learning)."""
+        """What all its tokens weigh, if the advantage is a weight (supervised learning)."""
         return self.advantage * (self.num_own + self.other_weight * len(self.others))
 
     @property
@@ -110,7 +110,7 @@ class Layout:
     """Place (in R x T, flat) of the hidden state that predicts each completion token."""
     ids_N: torch.Tensor
     row_N: torch.Tensor
-    """Which of the B samples; ascending."""
+    """The sample of each token, as a number below B; ascending."""
     weight_N: torch.Tensor | None = None
     """What a token weighs against a completion token. None: all are completion tokens."""
     is_own_N: torch.Tensor | None = None
@@ -118,7 +118,7 @@ class Layout:
 
     @property
     def mask_RTT(self) -> torch.Tensor | None:
-        """Who may see whom. None: each token sees all before it in its row."""
+        """Which token may see which. None: each token sees all before it in its row."""
         import torch
 
         if self.end_RT is None:
@@ -135,11 +135,11 @@ class _Tree:
     depth: list[int]
     end: list[int]
     paths: list[list[int]]
-    """Of each sample: where its tokens stand."""
+    """The places of each sample's tokens."""
 
 
 def bundles(samples: Sequence[TrainingSample]) -> list[Row]:
-    """What must stay in one microbatch: a pair, or a sample alone."""
+    """List what must stay in one microbatch: a pair, or a sample alone."""
     found: dict[tuple[int, int], Row] = {}
     for n, sample in enumerate(samples):
         found.setdefault((sample.pair, -1 if sample.pair >= 0 else n), []).append(sample)
@@ -160,14 +160,14 @@ def share(samples: Sequence[TrainingSample], rank: int, size: int) -> list[Train
 
 def widest(prompt: int, hidden: float) -> float:
     """Return the width up to which a tree pays, for samples that share a prompt of this length.
-    `hidden`: the hidden size; infinite where attention does not grow with the width.
+    `hidden`: the hidden size; infinite if attention does not grow with the width.
 
     Per layer, a token costs about 24 H^2 operations, and attention 4 T H in a row of T. In units of
-    the former a row costs T + T^2 / 6H. Where each sample adds a few tokens to a prompt of s, the
-    cost per sample is least at T = s + sqrt(s (s + 6 H)). For prompts of 80 tokens and H = 128 that
-    is 340, near the measured ROW_TOKENS, which holds for shorter prompts. For 330 tokens it is 932:
-    eight rollouts of 370, one core, alone 0.68 s, in rows of up to 600 tokens 0.24, 900 0.09, 1,400
-    0.22 (H = 512, 400 tokens: alone 6.9 s, 900 1.8).
+    the former a row costs T + T^2 / 6H. If each sample adds a few tokens to a prompt of s, the cost
+    per sample is least at T = s + sqrt(s (s + 6 H)). For prompts of 80 tokens and H = 128 that is
+    340, near the measured ROW_TOKENS, which holds for shorter prompts. For 330 tokens it is 932:
+    eight rollouts of 370 tokens take 0.68 s alone on one core. In rows of up to 600 tokens they
+    take 0.24, in 900 0.09, in 1,400 0.22. (For H = 512 and 400 tokens: alone 6.9 s, in 900 1.8.)
     """
     if math.isinf(hidden):
         return hidden
@@ -177,7 +177,7 @@ def widest(prompt: int, hidden: float) -> float:
 
 def microbatches(samples: Sequence[TrainingSample], max_tokens: int, hidden: float | None) -> list[list[Row]]:
     """Cut into microbatches of at most `max_tokens` with padding, except what cannot be divided.
-    Rows of similar width go together, so that little is padding.
+    Rows of similar width go together, so that there is little padding.
 
     `hidden`: the model's hidden size, which bounds trees, or infinite (`widest`); None: samples are
     laid side by side.
@@ -222,7 +222,8 @@ def _sorted(samples: Sequence[TrainingSample]) -> list[Row]:
 
 
 def _groups(samples: Sequence[TrainingSample], max_tokens: int) -> Iterator[Row]:
-    """Yield, sorted, the samples of a prompt where all fit into a row; else bundle by bundle."""
+    """Yield sorted samples: those of a prompt together if all fit into a row, else bundle by
+    bundle."""
     for _, alike in groupby(_sorted(samples), key=lambda bundle: bundle[0].ids[: bundle[0].prompt]):
         group = list(alike)
         together = [sample for bundle in group for sample in bundle]

@@ -1,16 +1,15 @@
-"""Asynchronous sampling with a bounded lag: rollouts of the next steps are sampled while the
-learner learns.
+"""Sampling while the learner learns, with a bounded lag.
 
     lag 0    sample, learn, sample, learn: strictly on-policy
-    lag 1    the rollouts of step n + 1 are sampled while the learner learns from those of step n:
-             with weights one step old
+    lag 1    the rollouts of step n + 1 are sampled while the learner learns from those of step n,
+             so with weights that are one step old
     lag L    up to L batches wait, so none has weights more than L steps old
 
 Weights change only between two batches (`between`), so one policy version samples a whole rollout.
-That the learner's weights are newer is corrected in the loss by truncated importance sampling
+The learner's weights are newer. Truncated importance sampling corrects this in the loss
 (rft/algorithms/importance.py), and `mismatch_kl` shows it.
 
-Here the clock decides which weights sample a rollout: equal runs need not give equal bytes, and
+Here timing decides which weights sample a rollout. So equal runs need not give equal bytes, and
 deterministic mode refuses `train.lag` (rft/rollouts/determinism.py).
 """
 
@@ -33,7 +32,7 @@ class Prefetcher:
         self._waiting: deque[Future[Batch]] = deque()
         self._pool = ThreadPoolExecutor(1, "sampling") if lag else None
         self.between = threading.RLock()
-        """Held while a batch is sampled, and by whoever changes or uses the sampler otherwise."""
+        """Held while a batch is sampled, and during any other change or use of the sampler."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +44,7 @@ class Prefetcher:
             self._pool.shutdown(wait=True)
 
     def next(self) -> Batch:
-        """Return the next step's batch. With a lag, those after it are under way by then."""
+        """Return the next step's batch. With a lag, the next batches are being sampled by then."""
         if self._pool is None:
             self._next += 1
             return self._collect(self._next - 1)

@@ -1,4 +1,7 @@
-"""A team of one process: what the learner asks of a team, which distributed.py has for several."""
+"""A team of one process, with everything that the learner asks of a team.
+
+A team of several processes is in rft/trainer/distributed.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Processes:
 
     rank, size = 0, 1
     shards = False
-    """Whether each holds a part of the weights (rft/trainer/sharding.py)."""
+    """Whether each process holds a part of the weights (rft/trainer/sharding.py)."""
 
     def __enter__(self) -> Processes:
         return self

@@ -3,10 +3,10 @@
     LoRA          2e-3 x (128 / width)^1.5       width 128: 2e-3    576: 2.1e-4    4,096: 1.1e-5
     all weights   4e-4 x (128 / width)^2         width 128: 4e-4    576: 2.0e-5    4,096: 3.9e-7
 
-A wider policy needs a lower rate, because Adam's step moves every weight by about the rate,
-whatever their number. The values at width 128 (the embedded policy) were chosen for their margin
-over seeds: docs/params.md says how. The exponents lead from there to what is usual for pretrained
-models, by way of what was measured at width 576 (`make figure NAME=real_parcels`).
+A wider policy needs a lower rate, because Adam's step moves every weight by about the rate, however
+many weights there are. The values at width 128 (the embedded policy) were chosen for their margin
+over seeds: docs/params.md says how. From there the exponents lead to rates that are usual for
+pretrained models, through what was measured at width 576 (`make figure NAME=real_parcels`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from rft import config
 
 WIDTH = 128
 AT_WIDTH = {"lora": (2e-3, 1.5), "full": (4e-4, 2.0)}
-"""By what is trained: the rate at WIDTH, and the exponent."""
+"""For each kind of trained weights: the rate at WIDTH, and the exponent."""
 HIGH, TOO_HIGH = 5.0, 100.0
-"""Times the default: from where a collapse is to be expected, and from where it is certain."""
+"""Multiples of the default: from the first a collapse is to be expected, from the second it is
+certain."""
 LOW, TOO_LOW = 1e-2, 1e-4
-"""From where hardly anything will be learned, and from where nothing will."""
+"""Multiples of the default: at the first hardly anything is learned, at the second nothing."""
 
 
 def default(weights: str, width: int) -> float:

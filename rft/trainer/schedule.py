@@ -1,12 +1,13 @@
-"""The learning rate of a step, a function of the run's progress alone: it needs no state in a
-checkpoint.
+"""The learning rate of a step, a function of the run's progress alone.
+
+So it needs no state in a checkpoint.
 
     constant   train.lr throughout
     linear     down in a straight line
     cosine     down slowly, fast, slowly
 
-The last two end at a hundredth of it, not at zero, because to the learner an update that changes no
-weight is an error.
+The last two end at a hundredth of it, not at zero: an update that changes no weight is an error for
+the learner.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LEFT = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
 }
-"""The part of the way from the last rate up to train.lr that is left after a share of the run."""
+"""A share of the run -> the part of the way from train.lr down to the last rate that is left."""
 
 
 def rate(section: config.Train, step: int) -> float:

@@ -9,16 +9,16 @@
 
 **Order.** Each pass over the dialogues is shuffled anew, whatever their length. The embedded
 policy, which learns a language first, reads the shortest third alone for the first quarter of the
-steps (`short_first`). A batch is never made of one length, although that would save padding, 12 %
-of ICD-10's time: dialogues of one length are of one kind, and the last few batches then decide
-which kind the policy prefers. Of policies that had imitated a colleague who looks up every second
-question, one would look up every third and another four of five; with mixed batches, four policies
-look up 43 to 51 %. All is a function of seed and step.
+steps (`short_first`). A batch is never made of one length, although that would save padding, which
+takes 12 % of ICD-10's time. Dialogues of one length are of one kind, and the last few batches would
+decide which kind the policy prefers. Policies imitated a colleague who looks up every second
+question. With batches of one length, one policy looked up every third question and another four of
+five. With mixed batches, four policies look up 43 to 51 %. All is a function of seed and step.
 
 **Weights.** Tokens that the policy never writes may count a little, because a small model learns
-from them how to copy. Of these every fourth counts, a different fourth each step, with four times
-the weight: the head is 40 % of the embedded policy's arithmetic, and three of four tokens are not
-its own.
+from them how to copy. Every fourth of them counts, a different fourth each step, with four times
+the weight. That saves work: the head is 40 % of the embedded policy's arithmetic, and three of four
+tokens are not its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def sft_samples(chat: Chat, dialogues: Iterable[Sequence[Message]], longest: int
 
 def check_template(chat: Chat, dialogues: Iterable[Sequence[Message]], where: str) -> None:
     """Raise UserError when dialogues have tool calls and the chat template leaves out the tools, a
-    call or its result: the policy would learn from what it will never be shown. `where`: what the
+    call or its result. The policy would learn from what it will never be shown. `where`: what the
     template belongs to."""
     if not any(message.get("tool_calls") for messages in dialogues for message in messages):
         return
@@ -103,11 +103,12 @@ class Order:
     def __init__(self, given: Sequence[SftSample], batch: int, steps: int, seed: int, short_first: bool = False):
         self._sft_samples, self._batch, self._seed = given, batch, seed
         self._num_short = steps // 4 if short_first else 0
-        """Steps that see the short ones alone."""
+        """The number of steps that see only the short ones."""
         self._batches, self._next = self._all(), 1
 
     def at(self, step: int) -> list[SftSample]:
-        """Return those of a step, which counts from 1. Steps in order cost nothing more."""
+        """Return the samples of a step, which counts from 1. Asking for steps in order costs
+        nothing extra."""
         if step < self._next:
             self._batches, self._next = self._all(), 1
         ahead, self._next = step - self._next, step + 1

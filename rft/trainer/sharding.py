@@ -1,15 +1,17 @@
-"""FSDP2: weights, gradients and optimizer state cut into as many parts as there are processes, for
-models that do not fit otherwise.
+"""FSDP2: weights, gradients and optimizer state in as many parts as there are processes.
+
+It is for models that do not fit otherwise.
 
     accelerate launch --config_file infra/fsdp2.yaml -m rft train
 
-sets this in every process's environment, which accelerate's plugin reads. Each decoder layer is one
-unit, gathered when it is computed and freed after. What learns is a sharded twin of the learner's
-plain model. The sampler, the adapter's file and the checkpoint need whole weights, so the plain
-model is updated after each step. It is on the leader's device, and in the followers' main memory.
+asks for it in every process's environment, which accelerate's plugin reads. Each decoder layer is
+one unit, gathered when it is computed and freed after. What learns is a sharded twin of the
+learner's plain model. The sampler, the adapter's file and the checkpoint need whole weights, so the
+plain model is updated after each step. It is on the leader's device, and in the followers' main
+memory.
 
-Gathering is a collective, so all processes must do the same number of passes: one with fewer
-microbatches repeats one without weight. Gradients are summed, as without shards
+Gathering is a collective, so all processes must do the same number of passes: a process with fewer
+microbatches runs passes without weight. Gradients are summed, as without shards
 (rft/trainer/distributed.py).
 """
 
@@ -60,13 +62,15 @@ def score(twin: Any, layout: Layout, temperature: float) -> Scored:
 
 
 def _scored(twin: Any, layout: Layout, temperature: float) -> tuple[torch.Tensor, ...]:
-    """Return a tuple of tensors, no views: FSDP's hooks for the backward are lost otherwise."""
+    """Return a tuple of tensors that are not views: otherwise FSDP's hooks for the backward are
+    lost."""
     found = own_logprobs(twin, layout, temperature)
     return found.logprobs_N.clone(), found.entropy_N, found.hidden_NE.clone()
 
 
 def whole(value: Any) -> Any:
-    """Gather the tensor of which this process holds a part; return anything else. A collective."""
+    """Gather the tensor of which this process holds a part; return anything else as it is. This is
+    a collective."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 

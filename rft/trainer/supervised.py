@@ -1,11 +1,12 @@
-"""A warm start: the loop for data that is there already. It is rft/trainer/loop.py without
-rollouts.
+"""A warm start: the training loop for data that exists already.
+
+It is rft/trainer/loop.py without rollouts.
 
 Each step:
 
     SFT samples, in their order          rft/trainer/sft_samples.py
     one optimizer step                   rft/trainer/learner.py, with algorithm `supervised`
-    numbers, and now and then all state  rft/trainer/journal.py, rft/trainer/checkpoint.py
+    numbers; all state at intervals      rft/trainer/journal.py, rft/trainer/checkpoint.py
 
 So it has the learner's forward passes, packing, microbatches, clipping and checks, the schedule and
 the checkpoints of every other training. All is a function of seed and step, and a warm start that
@@ -30,11 +31,11 @@ from rft.trainer.packing import Counted, TrainingSample
 from rft.trainer.sft_samples import Order, SftSample, samples
 
 SHOWN = 100
-"""About so many points has the curve of a report."""
+"""About as many points as a report's curve has."""
 
 
 def settings(warm: config.WarmStart, weights: Literal["lora", "full"], seed: int) -> config.Train:
-    """Write a warm start down as what the learner reads."""
+    """Turn the settings of a warm start into those that the learner reads."""
     return config.Train(
         algorithm="supervised",
         source="demonstrations",
@@ -57,7 +58,7 @@ def settings(warm: config.WarmStart, weights: Literal["lora", "full"], seed: int
 
 class WarmStart:
     """Runs the loop. `work`: its unfinished work. `configuration` names all that it depends on.
-    `short_first`: of Order."""
+    `short_first`: see `Order`."""
 
     def __init__(
         self,

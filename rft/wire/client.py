@@ -1,16 +1,19 @@
 """The HTTP client of tools and graders: addresses, limits, retries and redirects.
 
-`HttpClient.post` decides who is to blame. What the policy can have caused (4xx, an oversized reply)
-comes back to the caller. What it cannot have caused (5xx, 408 and 429, no connection, the deadline,
-a malformed reply) is retried under the same call_id (`retrying`) and then raised as `NoReply`,
-which leaves the rollout unscored. A dead server of ours or a refused key stops the stage instead.
+`HttpClient.post` decides who is to blame:
 
-A 303 says where the reply will be: a platform may answer so while a slow tool still runs. It is
-followed by GET on the same host, within the try's deadline; whatever goes wrong there, the request
+    the policy may be       an oversized reply, or a 4xx that is not below. The caller gets it
+    the policy cannot be    5xx, 408, 429, no connection, the deadline, a malformed reply. The
+                            request is retried under the same call_id (`retrying`). Then `NoReply`
+                            is raised, which leaves the rollout unscored
+    it is our setup         our own server is dead, or our key is refused (401). The stage stops
+
+A 303 says where the reply will be. A platform may answer with it while a slow tool still runs. We
+follow it by GET on the same host, within the try's deadline. Whatever fails there, the request
 itself is never posted again. No other redirect is followed.
 
-aiohttp, because it was measured at 1,650 to 1,860 calls per second here, against 47 to 383 with
-httpx. Bodies are in rft/wire/contract.py; headers and signatures are in rft/wire/headers.py.
+We use aiohttp because it made 1,650 to 1,860 calls per second here, and httpx made 47 to 383.
+Bodies are in rft/wire/contract.py; headers and signatures are in rft/wire/headers.py.
 """
 
 from __future__ import annotations
@@ -37,21 +40,21 @@ from rft.wire import headers
 from rft.wire.contract import Envelope, Malformed, clip
 
 BACKOFF_S = 0.1  # doubled at each retry, and spread by half of itself
-LONGEST_RETRY_AFTER_S = 30.0  # a server may ask for a pause, not for the afternoon
-TRANSIENT = frozenset({408, 429, *range(500, 1000)})  # the server's trouble, which may pass
+LONGEST_RETRY_AFTER_S = 30.0  # a server may ask for a pause, but not for a long one
+TRANSIENT = frozenset({408, 429, *range(500, 1000)})  # failures of the server that may pass
 UNREACHED = re.compile(r"\b(ClientConnector(DNS)?Error|ConnectError|ConnectionRefusedError)\b")
-"""In a failure's reason: nothing listens at the address, or nobody knows the host."""
-LONGEST_HOP_S = 10.0  # at most, between two requests for what a 303 promised; the first is at once
+"""Errors in a failure's reason: nothing listens at the address, or the host is unknown."""
+LONGEST_HOP_S = 10.0  # between two requests for the reply that a 303 promised; the first is at once
 
 
 def _nothing() -> None:
-    """Stand in for `raise_if_dead` where somebody else runs the server."""
+    """Stand in for `raise_if_dead` if somebody else runs the server."""
 
 
 @dataclass(frozen=True)
 class ToolEndpoint:
-    """Where the tools are, and what to send with each call. `raise_if_dead` tells whether a server
-    of ours has ended, `last_output` what it printed last."""
+    """The address of the tools, and what to send with each call. `raise_if_dead` raises if our own
+    server has ended; `last_output` returns what it printed last."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # holds the key
@@ -59,12 +62,12 @@ class ToolEndpoint:
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     last_output: Callable[[], str] = field(default=str, repr=False, compare=False)
     keeps_state: bool = False
-    """Whether it keeps state for each rollout, and wants to hear of its end at /end."""
+    """Whether it keeps state for each rollout, and must be told of the rollout's end at /end."""
 
 
 class NoReply(Exception):
-    """A try that failed; raised by `retry`: all of them. `malformed`: the last reply could not be
-    read. `late`: it did not come in time. `lasting`: another try cannot help."""
+    """One failed try; if `retry` raises it, all tries failed. `malformed`: the last reply could not
+    be read. `late`: it did not come in time. `lasting`: another try cannot help."""
 
     def __init__(
         self,
@@ -93,7 +96,8 @@ class Reply:
 # -- limits ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one tool of any kind. `timeout_key`: the key that sets its deadline."""
+    """The limits of one tool of any kind. `timeout_key`: the key in params.yaml for its
+    deadline."""
 
     timeout_s: float
     retries: int
@@ -113,8 +117,8 @@ class Limits:
 
 
 class RateLimiter:
-    """Lets requests through to one tool: at most `rate` per second, evenly spaced, first come first
-    served, each in one of the slots that all tools share."""
+    """Limits the requests to one tool: at most `rate` per second, evenly spaced, first come first
+    served. Each takes one of the slots that all tools share."""
 
     def __init__(self, slots: asyncio.Semaphore, rate: float | None) -> None:
         self._slots = slots
@@ -126,7 +130,7 @@ class RateLimiter:
         return self._take_turn() if self._gap_s else self._slots.acquire()
 
     async def _take_turn(self) -> None:
-        async with self._queue:  # whoever waits for the clock holds no slot
+        async with self._queue:  # a request that waits for the clock holds no slot
             await asyncio.sleep(self._next - time.monotonic())
             await self._slots.acquire()
             self._next = time.monotonic() + self._gap_s
@@ -144,8 +148,9 @@ async def retry(
 ) -> tuple[T, int]:
     """Call `once(number of the try)` until it gives a value; return it and the number of retries.
 
-    `pause_s(number)`: the wait before a retry, on top of what the server asked for. `overrun`: the
-    message for a TimeoutError. No try begins after `ends`. Raises NoReply when all tries failed.
+    `pause_s(number)`: the wait before a retry, in addition to the pause that the server asked for.
+    `overrun`: the message for a TimeoutError. No try begins after `ends`. Raises NoReply when all
+    tries failed.
     """
     failure, tries = None, 0
     for attempt in range(retries + 1):
@@ -171,8 +176,8 @@ async def retry(
 
 
 def retrying(limits: Limits, message: str, once: _Try[T]) -> Coroutine[Any, Any, tuple[T, int]]:
-    """Retry as for tools and graders; await the result. Jitter follows from `message`: equal runs
-    pause equally, neighbors do not."""
+    """Retry as tools and graders do; await the result. Jitter is derived from `message`, so equal
+    runs pause equally, but neighbors do not."""
 
     def pause_s(attempt: int) -> float:
         return BACKOFF_S * 2 ** (attempt - 1) * random.Random(f"{message} {attempt}").uniform(0.5, 1.5)
@@ -195,7 +200,7 @@ def retry_after(value: str | None) -> float:
 # -- posting ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Target:
-    """An address and what belongs to it. `where`: what the user fixes if it refuses our key."""
+    """An address with its headers and limits. `where`: the setting to fix if it refuses our key."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
@@ -213,13 +218,14 @@ def http_address(url: str, where: str, like: str = "http://host:8000") -> str:
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.TCPConnector, int]] = WeakKeyDictionary()
-"""Per event loop: its connections, and how many clients share them. Tools and grader are often one
-server, and 500 more connections cost a third of the time."""
+"""For each event loop: its connections, and how many clients share them. Tools and grader are often
+one server, and 500 more connections cost a third of the time."""
 
 
 @dataclass(slots=True)
 class _Message:
-    """One message, kept across tries: what a server has accepted is not posted again."""
+    """One message, kept across tries, so that a message that a server has accepted is not posted
+    again."""
 
     target: Target
     payload: bytes
@@ -227,12 +233,12 @@ class _Message:
     name: str
     """The rollout's trace id and the message's key."""
     url: str
-    """Where to get the reply: at the target, until a 303 names another address."""
+    """The address of the reply: the target's, until a 303 names another one."""
     moved: bool = False
 
 
 class HttpClient:
-    """A session with its slots and signatures. Open it with `async with`; it may be opened again,
+    """A session with its slots and signatures. Open it with `async with`. It may be opened again,
     also in another event loop."""
 
     def __init__(self, section: config.Tools) -> None:
@@ -250,7 +256,7 @@ class HttpClient:
             connector_owner=False,
             cookie_jar=aiohttp.DummyCookieJar(),  # rollouts must not see one another
             # trust_env stays False: no proxies from the environment
-            timeout=aiohttp.ClientTimeout(total=None),  # ours is around each try
+            timeout=aiohttp.ClientTimeout(total=None),  # our own timeout is around each try
         )
         return self
 
@@ -279,7 +285,7 @@ class HttpClient:
         rate: float | None = None,
         raise_if_dead: Callable[[], None] | None = None,
     ) -> Target:
-        """Raises ConfigError for a header that cannot be sent."""
+        """Make a target. Raises ConfigError for a header that cannot be sent."""
         headers.check(static, where)
         given = {name.lower() for name in static}
         sent = {**({} if "content-type" in given else {"Content-Type": "application/json"}), **static}
@@ -296,10 +302,10 @@ class HttpClient:
     def post(
         self, target: Target, payload: bytes, envelope: Envelope, key: str, read: Callable[[Reply], T]
     ) -> Coroutine[Any, Any, tuple[T, int]]:
-        """Post the payload; awaited, return what `read` makes of the reply, and the number of
-        retries. `key` names the message within its rollout: the call_id, or grade, start, end.
+        """Post the payload; await the result of `read` for the reply, and the number of retries.
+        `key` names the message within its rollout: the call_id, or grade, start, end.
 
-        Raises NoReply when the retries are spent, InfrastructureError when going on is pointless.
+        Raises NoReply after the last retry, InfrastructureError when going on is pointless.
         """
         name = f"{envelope.context.trace_id} {key}"
         message = _Message(target, payload, {**target.headers, **envelope.headers}, name, target.url)
@@ -323,7 +329,7 @@ class HttpClient:
 
     async def _reply(self, message: _Message, sent: Mapping[str, str]) -> Reply:
         target, hops = message.target, 0
-        while True:  # the try's deadline ends it
+        while True:  # until the try's deadline
             async with self._request(message, sent) as response:
                 reply = await _read(response, target)
             if reply.status < 300:
@@ -354,20 +360,20 @@ class HttpClient:
 
 
 def _next_address(status: int, location: str, url: str, secrets: Secrets) -> str:
-    """Resolve the Location of a 303 on the same host. Raises NoReply for any other redirect: our
-    keys are for this host alone."""
+    """Resolve the Location of a 303 on the same host. Raises NoReply for any other redirect,
+    because our keys are only for this host."""
     try:
         following = urljoin(url, location)
         if status == 303 and location and _origin(following) == _origin(url):
             return following
     except ValueError:
-        pass  # not an address: reported below
+        pass  # not an address, which is reported below
     target = clip(secrets.redact(location or "?").encode("utf-8", "replace"))
     raise NoReply(f"HTTP {status} redirects to {target}; only a 303 on the same host is followed", lasting=True)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port. Raises ValueError."""
+    """Return scheme, host and port. Raises ValueError."""
     parts = urlsplit(url)
     if parts.username is not None:
         raise ValueError("an address with a user name")
@@ -375,7 +381,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 async def _read(response: aiohttp.ClientResponse, target: Target) -> Reply:
-    """Read at most max_reply_bytes of the body; the rest of a larger one is not read."""
+    """Read at most max_reply_bytes of the body. The rest of a larger body is not read."""
     limit, body = target.limits.max_reply_bytes, bytearray()
     while chunk := await response.content.readany():
         body += chunk

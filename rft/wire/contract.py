@@ -1,15 +1,14 @@
-"""The bodies of the contract: what crosses between trainer, tools and grader, and how a reply is
-read.
+"""The bodies of requests between trainer, tools and grader, and the reading of replies.
 
-The wire is OpenAI's Agent RFT contract: a tool receives a `function_call` whose arguments are a
-JSON string, and answers with a `function_call_output`; the grader receives `sample` (the graded
-view of a trajectory) and `item` (the whole dataset row). One `trace_id` runs through all calls of a
-rollout. Reading is lenient, because servers in the field differ: only `output` matters. A reply
-answers the request whose connection it came on, whatever `call_id` it holds.
+The wire is OpenAI's Agent RFT contract. A tool receives a `function_call` whose arguments are a
+JSON string, and answers with a `function_call_output`. The grader receives `sample` (the graded
+view of a trajectory) and `item` (the whole dataset row). All calls of a rollout have the same
+`trace_id`. Reading is lenient, because real servers differ: only `output` matters. A reply answers
+the request of its connection, whatever `call_id` it holds.
 
-We deviate from the contract once. There the body of every 4xx goes to the policy; here a 403, 404,
-405, 407 or 410 without an `output` (`SERVERS_OWN`) is the server's fault; rft/tools/http.py says
-why.
+We deviate from the contract once. In the contract the body of every 4xx goes to the policy. Here a
+403, 404, 405, 407 or 410 without an `output` (`SERVERS_OWN`) is the server's fault;
+rft/tools/http.py says why.
 
 rft/wire/client.py sends the bodies and retries; rft/wire/headers.py holds headers and signatures.
 """
@@ -30,7 +29,7 @@ SERVERS_OWN = frozenset({403, 404, 405, 407, 410})
 
 
 class Malformed(ValueError):
-    """A reply whose body is not what the contract says."""
+    """A reply whose body does not follow the contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class Outcome:
 
 
 class Envelope:
-    """The headers and row that every request of one rollout carries, encoded once: a row can be
-    large. Raises ValueError for a trace id that cannot be a header."""
+    """The headers and the row of every request of one rollout. They are encoded once, because a row
+    can be large. Raises ValueError for a trace id that cannot be a header."""
 
     def __init__(self, context: RolloutContext) -> None:
         self.context = context
@@ -68,17 +67,17 @@ def call_payload(call: ToolCall, arguments: str, envelope: Envelope) -> bytes:
 
 
 def with_item(head: Mapping[str, Any], envelope: Envelope) -> bytes:
-    """Encode a body with the row in it, byte for byte as the user wrote it."""
+    """Encode a body that holds the row, byte for byte as the user wrote it."""
     return _STRICT.encode(head).encode()[:-1] + b', "item": ' + envelope.item + b"}"
 
 
 _STRICT = json.JSONEncoder(allow_nan=False)
-"""Made once: `json.dumps` with a setting of its own makes an encoder per call."""
+"""Made once, because `json.dumps` with its own settings makes an encoder for each call."""
 
 
 def read_output(body: bytes) -> str:
-    """Read the text of a tool's reply; other values become JSON. Raises Malformed without an
-    `output`."""
+    """Read the output of a tool's reply. A value that is not a text becomes JSON. Raises Malformed
+    without an `output`."""
     value = read_json(body)
     if isinstance(value, dict) and "output" not in value and isinstance(value.get("result"), dict):
         value = value["result"]
@@ -88,7 +87,7 @@ def read_output(body: bytes) -> str:
 
 
 def read_refusal(body: bytes) -> str:
-    """Read the text of a 4xx: its `output` if it has one, else the payload itself."""
+    """Read the text of a 4xx: its `output` if it has one, else the body itself."""
     try:
         return read_output(body)
     except Malformed:
@@ -96,13 +95,14 @@ def read_refusal(body: bytes) -> str:
 
 
 def stop_word(stop_reason: StopReason) -> str:
-    """Name a stop reason as servers know it: for them a sampler's failure keeps its first name."""
+    """Name a stop reason as servers know it. For them a sampler's failure keeps its old name."""
     return "policy_error" if stop_reason is StopReason.sampler_error else str(stop_reason)
 
 
 def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
     """Make the graded view of a trajectory. If its last turn calls tools, there is no answer: the
-    text is markup, and is not graded. A terminal tool's arguments are the answer.
+    text is markup, and is not graded. If a terminal tool took a call, the call's arguments are the
+    answer.
     """
     turns = list(turns)
     last = turns[-1] if turns else Turn("")
@@ -127,10 +127,11 @@ def sample(turns: Iterable[Turn], stop_reason: StopReason) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """Read the final text as JSON, whether or not a format was asked for; None if it is not JSON.
+    """Read the final text as JSON, even if no format was asked for; None if it is not JSON.
 
-    None too for what cannot be written as JSON again: NaN, a number that overflows (1e999), half a
-    surrogate pair. A grader would refuse that body, which would let a policy avoid its score.
+    Return None also for a value that cannot be written as JSON again: NaN, a number that overflows
+    (1e999), half a surrogate pair. A grader would refuse that body, and so a policy could avoid its
+    score.
     """
     try:
         value = json.loads(text)
@@ -141,8 +142,8 @@ def _parsed(text: str) -> Any:
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
-    """Yield the assistant's message, then a message per result. `latency_s` is None if it is not
-    known: for a call that was not sent, and for a trajectory that is graded again."""
+    """Yield the assistant's message, then one message per result. `latency_s` is None if it is not
+    known: for a call that was not sent, and in a trajectory that is graded again."""
     calls = [_tool_call(call) for call in turn.calls]
     spoken: dict[str, Any] = {"role": "assistant", "content": turn.answer, "tool_calls": calls}
     yield spoken | ({"reasoning_content": turn.reasoning} if turn.reasoning else {})
@@ -173,7 +174,7 @@ def as_text(value: Any) -> str:
 
 
 def read_json(body: bytes) -> Any:
-    """Raises Malformed. NaN and Infinity parse: the caller judges them."""
+    """Read JSON. Raises Malformed. NaN and Infinity are accepted: the caller judges them."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -1,13 +1,13 @@
-"""The headers of a request, and the secrets among them that may never come back.
+"""The headers of a request, and the secrets among them that replies must not show.
 
-    static     the headers of params.yaml or grader.json, verbatim; a value `env:NAME` is read here
-               and is a secret
-    X-RFT-*    which rollout is calling: Trace-Id, Job-Id, Step, Split, Attempt, and Retry when a
-               call is made again
-    webhook-*  a Standard-Webhooks signature, when tools.signing_secret is set;
-               `client.webhooks.verify_signature` of the openai package reads it
+    static     the headers of params.yaml or grader.json, verbatim. A value `env:NAME` is read from
+               the environment here, and is a secret
+    X-RFT-*    identify the rollout: Trace-Id, Job-Id, Step, Split, Attempt, and Retry when a call
+               is made again
+    webhook-*  a Standard-Webhooks signature, if tools.signing_secret is set.
+               `client.webhooks.verify_signature` of the openai package checks it
 
-A server may echo a key that it was sent: `resolve` says which values to redact in replies
+A server may echo a key that it was sent. So `resolve` says which values to redact in replies
 (rft/secrets.py). A value that cannot be a header is refused before anything is sent, and is not
 shown.
 """
@@ -28,17 +28,17 @@ from rft.stopping import RUN
 from rft.types import RolloutContext
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# a tab is allowed in a header, a lone surrogate in no text
+# a header may hold a tab; no text may hold a lone surrogate
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[\ud800-\udfff]")
 _OURS = re.compile(r"content-length|transfer-encoding|x-rft-.*|webhook-(id|timestamp|signature)", re.IGNORECASE)
 OF_THE_BODY = frozenset({"content-type", "webhook-id", "webhook-timestamp", "webhook-signature"})
-"""Headers, in lower case, that a request without a body leaves out."""
+"""Headers that a request without a body leaves out, in lower case."""
 _WIRE_SPLIT = {"validation": "valid"}
 
 
 def resolve(headers: Mapping[str, str], where: str) -> tuple[dict[str, str], Secrets]:
-    """Return the values to send, and those among them that are secret. Raises ConfigError, naming
-    `where` and the header."""
+    """Return the values to send, and the secret ones among them. Raises ConfigError, naming `where`
+    and the header."""
     values = {name: config.secret(value) for name, value in headers.items()}
     check(values, where)
     return values, Secrets(
@@ -72,10 +72,11 @@ def of_rollout(context: RolloutContext) -> dict[str, str]:
 
 
 class Signer:
-    """Signs by Standard Webhooks. A message's id follows from its name, so a retry has the same."""
+    """Signs by Standard Webhooks. A message's id is derived from its name, so a retry has the same
+    id."""
 
     def __init__(self, secret: str, where: str = "tools.signing_secret") -> None:
-        """`secret`: `env:NAME`, or the value itself, as the key `where` of params.yaml has it."""
+        """`secret`: `env:NAME`, or the value itself, as in params.yaml. `where`: its key there."""
         from standardwebhooks import Webhook
 
         value = config.secret(secret)

@@ -1,17 +1,16 @@
-"""The two names of a rollout: ours, which follows from the seed, and the wire's, which is new each
-time.
+"""The two names of a rollout: ours, made from the seed, and the wire's, which is always new.
 
-Equal seeds must give equal bytes, so our files know a rollout by its `rollout_id`. Tool servers
-keep state by `trace_id`, so that must never come back: not in another run or recipe, in a refill,
-or when a killed run goes on. (It did: a server that kept state by trace id credited 16 of 30
-rollouts with a call that another run had made.)
+Equal seeds must give equal bytes, so our files name a rollout by its `rollout_id`. Tool servers
+keep state under the `trace_id`, so no trace id may ever be used again: not by another run or
+recipe, a refill, or a resumed run. (It once was: a server that kept state under trace ids credited
+16 of 30 rollouts with a call that another run had made.)
 
     trace_id = "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT")         in a stage's first start
                "trace_" + uuid5(nonce, "ROLLOUT_ID ATTEMPT START")   in start 2, 3, ... after a kill
 
 The nonce is random. It is made with the stage's work folder, kept there when the stage resumes, and
-published in the stage's `timing.json`. So an auditor can compute what a tool server's log calls a
-rollout: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
+published in the stage's `timing.json`. So an auditor can compute a rollout's name in a tool
+server's log: `python -m rft.wire.trace data/baseline/timing.json ROLLOUT_ID`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rft import files
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Makes the wire's ids of one stage."""
+    """Makes the trace ids of one stage."""
 
     nonce: uuid.UUID = field(default_factory=uuid.uuid4)
     start: int = 1
@@ -55,7 +54,8 @@ def begin(work: Path) -> Traces:
 
 
 def rollout_id(name: str, seed: Sequence[int]) -> str:
-    """Return our id of a rollout. It follows from name and seed: equal runs make equal records."""
+    """Return our id of a rollout, made from name and seed, so that equal runs make equal
+    records."""
     return f"rollout_{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join([name, *map(str, seed)]))}"
 
 

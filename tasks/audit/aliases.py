@@ -1,5 +1,4 @@
-"""Links from what MLflow and the champion's file show to the version that they name, each checked
-against the ledger."""
+"""Link what MLflow and the champion's file show to versions, and check it against the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tasks.runs import champion
 
 
 def link(ctx: Context, model: str, number: int, version: str) -> None:
-    """Link what shows a version to it: aliases of what is served, and its registered version."""
+    """Link a version to what shows it: aliases of what is served, and its registered version."""
     served, previous = ctx.state.champion(model), ctx.state.previous(model)
     if model in ctx.state.moves and number in (served, previous):
         alias = CHAMPION if number == served else PREVIOUS
@@ -46,16 +45,16 @@ def _alias(ctx: Context, model: str, alias: str, number: int) -> str:
         other = ctx.shown.number(model, at)
         shows = "none of ours" if other is None else describe(other)
         raise altered(
-            f"@{alias} is on version {at}, which is {shows}; the ledger has {describe(number)}: somebody moved it"
+            f"@{alias} is on version {at}, which is {shows}, and the ledger has {describe(number)}: somebody moved it"
         )
     if named := stands.tags.get("prompt_version"):
         prompt = ctx.shown.prompt_alias(model, alias)
         if prompt != named:
             raise altered(
-                f"@{alias} of prompt {prompt_name(model)} is on version {prompt or 'none'}, and on {named} by the "
-                f"model's version {at}: somebody moved it"
+                f"@{alias} of prompt {prompt_name(model)} is on version {prompt or 'none'}, and on {named} "
+                f"according to the model's version {at}: somebody moved it"
             )
-    return f"@{alias} is on version {at}, which the ledger's {describe(number)} is"
+    return f"@{alias} is on version {at}, which is the ledger's {describe(number)}"
 
 
 def _file(ctx: Context, model: str, number: int) -> str:
@@ -87,8 +86,8 @@ def _file(ctx: Context, model: str, number: int) -> str:
 
 
 def _refuse_behind(ctx: Context, model: str, act: str | None, alias: str, shown: int | None, what: str) -> None:
-    """What follows an earlier act, and shows what that led to, was not moved: it is behind, as
-    where another clone promoted. Raises Broken for it."""
+    """Raise Broken for what is only behind: it follows an earlier act, and shows what that act led
+    to. Nobody moved it. That happens when another clone promoted since."""
     moves = ctx.state.moves[model]
     followed = next((move for move in moves[:-1] if str(move.number) == act), None)
     if followed is None:

@@ -1,10 +1,13 @@
 """The questions that an audit answers, as people ask them.
 
-champion, previous, beginning   what is served now, and before; `icd10@champion` names the model
-6, icd10@6                      an entry of the ledger; a promotion's number is its version's
-20261122-2339-6c03              a run, or any unique part of its name
---all                           every version, every run that the ledger or this clone knows
---conversation, --hash, ...     upwards: what rests on it (upwards.py)
+`rft audit` takes one of these:
+
+    champion, previous, beginning  What is served now, and before. `icd10@champion` names the model.
+    6, icd10@6                     An entry of the ledger. A version's number is the number of its
+                                   promotion.
+    20261122-2339-6c03             A run, or any unique part of its name.
+    --all                          Every version, and every run that the ledger or this clone knows.
+    --conversation, --hash, ...    Upwards: what rests on it (upwards.py).
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Question:
     what: str | None = None
     """A version, an entry or a run; None with `sought` or `every`, else what is served."""
     model: str | None = None
-    """Of a version; None: the recipe of params.yaml, or the ledger's only one."""
+    """The model of a version; None: the recipe of params.yaml, or the ledger's only model."""
     sought: Sought | None = None
     every: bool = False
 
@@ -48,11 +51,11 @@ def ask(
     reverify: bool = False,
     report_line: ReportLine = print,
 ) -> Audit:
-    """Answer a question. `fetches`: from the ledger's and DVC's remotes. `reverify`: verify every
-    signature of the ledger again, whatever this clone remembers.
+    """Answer a question. `fetches` allows fetching from the ledger's and DVC's remotes. `reverify`
+    verifies every signature of the ledger again, even those that this clone has verified before.
 
     Raises UserError for what does not exist, and for a ledger that is not whole: then nothing that
-    rests on it can be told.
+    rests on it can be answered.
     """
     book.refuse_shallow(clone)
     ledger = (
@@ -78,7 +81,7 @@ def _one(ctx: Context, question: Question) -> Audit:
 
 
 def _named(ctx: Context, question: Question) -> tuple[str, int]:
-    """The model and the number of a version. Raises UserError for what is none."""
+    """Return the model and the number of a version. Raises UserError for what is not a version."""
     state, what = ctx.state, question.what or "champion"
     if what.isdigit() and int(what) in state.promotions:
         return state.promotions[int(what)].model, int(what)
@@ -160,7 +163,7 @@ def _run(ctx: Context, name: str) -> Audit:
 
 
 def _unasked(ctx: Context, name: str, commit: str) -> str:
-    """A run that nobody asked to promote. Its registration is all that is signed of it."""
+    """Add a run that nobody asked to promote. Only its registration is signed."""
     run = revisions.link(ctx, _ref(ctx, name), "names", name, commit, None)
     for look in ctx.state.looks.values():
         if look.act.run == name:
@@ -193,8 +196,8 @@ def _every(ctx: Context) -> Audit:
 def conversations(
     clone: Clone, question: Question, fetches: bool = True, report_line: ReportLine = print
 ) -> dict[str, list[str]]:
-    """Conversation -> the runs through whose windows a version rests on it. Raises UserError for
-    what is not a version, Broken where the bytes do not fit."""
+    """Return the conversations that a version rests on: conversation -> the runs whose windows hold
+    it. Raises UserError for what is not a version, and Broken where the bytes do not fit."""
     ledger = book.latest(clone, report_line) if fetches else book.read(clone, report_line=report_line)
     with context.open_context(ledger, fetches, report_line) as ctx:
         return upwards.conversations_of(ctx, *_named(ctx, question))

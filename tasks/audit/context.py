@@ -1,4 +1,4 @@
-"""What one audit has at hand: the verified ledger, the bytes, and the graph that it builds."""
+"""What the parts of one audit share: the verified ledger, the bytes, and the graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Context:
     report_line: Callable[[str], None]
     graph: Graph = field(default_factory=Graph)
     audited: set[str] = field(default_factory=set[str])
-    """The versions that were audited, and not only named."""
+    """The versions that were audited, not only named."""
     parsed: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
     """(run, revision) -> revisions.Run"""
     revisions: dict[str, Revision] = field(default_factory=dict[str, Revision])
@@ -46,7 +46,7 @@ class Context:
 
     @cached_property
     def refs(self) -> dict[str, list[tuple[str, str]]]:
-        """Run -> the refs of this clone that name its revision: (ref, commit)."""
+        """Map each run to the refs of this clone that name its revision: (ref, commit)."""
         found: dict[str, list[tuple[str, str]]] = {}
         for line in self.clone.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/exps").splitlines():
             ref, commit = line.split()
@@ -54,7 +54,7 @@ class Context:
         return found
 
     def at(self, commit: str) -> Revision:
-        """A revision, whose dvc.lock is read once."""
+        """Return a revision, whose dvc.lock is read once per audit."""
         return self.revisions.setdefault(commit, Revision(self.clone, commit))
 
     @property

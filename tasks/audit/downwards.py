@@ -4,9 +4,9 @@
             -> run -> revision -> stages -> bytes, window, conversations
             -> weights -> the run that trained them, or the version that they were taken from
 
-A version's weights may come from an earlier champion: because only its prompt is new, or because
+A version's weights may come from an earlier champion, because only the prompt is new or because
 training went on from there. Then that version is audited as well, and so on down to the base model.
-What a run was merely compared with is named, and not followed.
+A champion with which a run was only compared is named, but not followed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def version(ctx: Context, model: str, number: int) -> str:
     """Add a version and all that it rests on. Returns its id."""
     key = f"version:{model}@{number}"
     todo = [number]
-    while todo:  # not by recursion: a year of weekly champions is a long chain
+    while todo:  # no recursion: a year of weekly champions is a long chain
         todo += _version(ctx, model, todo.pop(0))
     return key
 
@@ -113,14 +113,14 @@ def looked(ctx: Context, number: int, run: str, at: Revision) -> None:
 
 
 def _same_grader(ctx: Context, at: Revision, path: str, sha256: str) -> str:
-    """The registration holds the hash of the recipe's folder, with all that lay in it."""
+    """Compare the recipe's folder with the hash in the registration, which covers all its files."""
     found = ctx.store.folder_sha256_of(at.commit, at.from_the_top(path))
     told = next(
         (dep for stage in revisions.stages_of(ctx, at).values() for dep in stage.deps if dep.path == path), None
     )
     count = len(ctx.store.folder_of(at.commit, at.from_the_top(path)))
     if found != sha256 and told is not None and (told.num_files or 0) > count:
-        raise unverifiable(f"it held {told.num_files} files, and Git has {count}: the others were ignored")
+        raise unverifiable(f"it held {told.num_files} files, and Git has {count}: Git ignored the others")
     fits(found, sha256, path)
     return f"SHA-256 of {count} files recomputed, as it was registered"
 
@@ -128,16 +128,16 @@ def _same_grader(ctx: Context, at: Revision, path: str, sha256: str) -> str:
 def _same_look(ctx: Context, number: int, run: str, at: Revision) -> str:
     _whole(ctx, at, _LOOKED)
     if not {*_LOOKED} <= at.outs.keys():
-        raise unverifiable("the run came to no decision, so what it looked at is not known")
+        raise unverifiable("the run reached no decision, so what it looked at is not known")
     fits(registration.named(at, run).entry, number, "the registration that the run names")
     registration.assert_fits(ctx.state, number, at, run)
     look = ctx.ledger.stored[number - 1].entry.act
     assert isinstance(look, Registration)
-    return f"thresholds, settings and test examples are those registered, and it is look {look.look} counted again"
+    return f"thresholds, settings and test examples are those registered; counted again, it is look {look.look}"
 
 
 def _whole(ctx: Context, at: Revision, paths: tuple[str, ...]) -> None:
-    """Verify outputs before something reads them. Raises Broken."""
+    """Verify outputs before they are read. Raises Broken."""
     for path in paths:
         if path in at.outs:
             ctx.store.verify_out(at, at.outs[path])
@@ -145,7 +145,7 @@ def _whole(ctx: Context, at: Revision, paths: tuple[str, ...]) -> None:
 
 # -- the champion before ---------------------------------------------------------------------------
 def began_with(ctx: Context, at: Revision) -> Champion:
-    """The champion that a run began with, from hashed objects. Raises Broken."""
+    """Return the champion that a run began with, from hashed objects. Raises Broken."""
     ctx.store.verify(at.commit)
     return champion.began_with(at)
 
@@ -178,8 +178,8 @@ def _same_champion(ctx: Context, act: Request, at: Revision) -> str:
 
 # -- weights ---------------------------------------------------------------------------------------
 def came_from(ctx: Context, act: Request, at: Revision) -> int | None:
-    """The version from which a run's candidate took its weights, or on whose weights it trained;
-    None: from the base model. Raises Broken."""
+    """Return the version from which a run's candidate took its weights, or on whose weights it
+    trained; None: the base model. Raises Broken."""
     before = began_with(ctx, at)
     if before.weights == "none" or act.champion == BEGINNING:
         return None
@@ -226,7 +226,7 @@ def _weights_bytes(ctx: Context, act: Request, at: Revision) -> str:
 
 
 def _signed(ctx: Context, number: int, act: Request, at: Revision) -> str:
-    """The OpenSSF signature that whoever serves the weights verifies them by."""
+    """Verify the OpenSSF signature with which those who serve the weights verify them."""
     each = ctx.ledger.stored[number - 1]
     if chain.WEIGHTS not in each.files:
         raise altered("the promotion holds no signature of its weights")

@@ -1,8 +1,8 @@
-"""The engine that a stage ran: its hashes in data/engine, held against the code that is known.
+"""The engine that a stage ran: its hashes in data/engine, compared with code that is at hand.
 
 In a development clone the revision holds the engine, and the hashes must be those of its files.
-Elsewhere the engine was installed: its hashes are those of the package that is installed here, or
-of another version, which can be installed to verify them. The versions of packages must be those
+Elsewhere the engine was installed. Then its hashes are those of the package that is installed here,
+or of another version, which one can install to verify them. The versions of packages must be those
 that the run's list names (data/environment.json).
 """
 
@@ -25,21 +25,21 @@ from tasks.runs import engine
 
 
 def verify(run: Recorded, stage: str) -> str:
-    """Say with which engine a stage ran. Raises Broken."""
+    """Say which engine a stage ran. Raises Broken."""
     own, pins = needs.engine(stage)
     modules = _read(run, own)
     tool = _packages(run, _read(run, pins))
     theirs = {name: modules.pop(name) for name in [*modules] if name.startswith(rft_engine.THEIRS)}
-    modules.pop(rft_engine.PYTHON, None)  # of an interpreter that may be elsewhere
+    modules.pop(rft_engine.PYTHON, None)  # it belongs to an interpreter that may be elsewhere
     above = {name: name.removeprefix(rft_engine.THEIRS) for name in theirs}
     if changed := [above[name] for name, sha256 in theirs.items() if _recorded_sha256(run, above[name]) != sha256]:
-        raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, by {own}")
+        raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, according to {own}")
     told = f"{counted(len(modules), 'module')} of the engine hashed again"
     told += f" and {counted(len(theirs), 'file')} that the recipe imports" if theirs else ""
     if engine.START in run.everything:
         changed = [name for name, sha256 in modules.items() if _recorded_sha256(run, name) != sha256]
         if changed:
-            raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, by {own}")
+            raise altered(f"{', '.join(changed[:3])} of the revision is not what stage {stage} ran, according to {own}")
         return f"{told}, from the revision"
     changed = [name for name, sha256 in modules.items() if _sha256(ROOT / name) != sha256]
     if not changed:

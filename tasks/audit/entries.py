@@ -1,8 +1,8 @@
 """The ledger's part of an audit: who decided what, with which key, about which run.
 
-That the chain is whole, and every entry one that its rules let stand, was judged when the ledger
-was read. Here the signatures of the entries that a model rests on are verified again, whatever this
-clone remembers of them.
+Reading the ledger has already judged that the chain is whole, and that its rules allow every entry.
+Here the signatures of the entries that a model rests on are verified again: this clone's memory of
+an earlier verification does not count.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from tasks.runs.artifacts import read_yaml
 
 
 def link(ctx: Context, source: str, says: str, number: int) -> str:
-    """Link something to an entry of the ledger, and the entry to who made it. Returns its id."""
+    """Link something to an entry of the ledger, and the entry to those who made it. Returns the
+    entry's id."""
     target = _added(ctx, number)
     ctx.graph.link(source, says, target, lambda: _stands(ctx, number))
     return target
 
 
 def root(ctx: Context, number: int) -> str:
-    """An entry that is asked about by itself."""
+    """Add an entry that the question itself names. Returns its id."""
     target = _added(ctx, number)
     ctx.graph.link(target, "is in", _ledger(ctx), lambda: _stands(ctx, number))
     return target
@@ -121,7 +122,7 @@ def _verified(then: State, each: Stored) -> tuple[str, VerifiedStatement | None]
 
 
 def before(ctx: Context, number: int) -> State:
-    """People and machines as they stood before an entry."""
+    """Return people and machines as they stood before an entry."""
     if number == 1:
         return State()
     content = ctx.ledger.stored[number - 2].files[chain.POLICY]
@@ -161,7 +162,7 @@ def _rests_on(ctx: Context, key: str, number: int) -> None:
 
 
 def _list(ctx: Context, key: str, kept: DvcFile, number: int) -> None:
-    """The list by which later looks at the same examples are counted."""
+    """Link an entry to the list by which later looks at the same examples are counted."""
     out = counting.out(kept)
     target = ctx.graph.add(
         "bytes", f"list/{kept.md5}", "the list of test examples", md5=kept.md5, sha256=kept.sha256, size=str(kept.size)

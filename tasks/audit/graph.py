@@ -1,7 +1,7 @@
-"""Build an audit: nodes once each, and links with what became of their check.
+"""Build an audit: each node once, and links with the result of their check.
 
-A check is a function that returns why a link fits, or raises. What it raises is the state of the
-link: so a claim that could not be looked at is never green, whatever went wrong with looking.
+A check is a function that returns why a link fits, or raises. What it raises becomes the state of
+the link. So a claim that could not be checked is never green, whatever went wrong.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rft.reports.base import Newer
 
 Check = Callable[[], str]
 SHORT = 12
-"""Characters of a hash that people are shown."""
+"""Characters of a hash that are shown to people."""
 
 
 class Broken(Exception):
-    """A link is not verified; `state` says what it is."""
+    """A link is not verified; `state` says what it is instead."""
 
     def __init__(self, state: State, why: str) -> None:
         super().__init__(why)
@@ -43,7 +43,7 @@ def unverifiable(why: str) -> Broken:
 
 
 def fits(found: object, named: object, what: str) -> None:
-    """Raise Broken unless what was computed is what is named."""
+    """Raise Broken unless what was found is what is named."""
     if found != named:
         raise altered(f"{what}: found {found}, but {named} is named")
 
@@ -54,7 +54,7 @@ class Graph:
     links: dict[tuple[str, str, str], Link] = field(default_factory=dict[tuple[str, str, str], Link])
 
     def add(self, kind: Kind, name: str, shown: str | None = None, **about: str | None) -> str:
-        """Add a node, or say more of one that is there. Returns its id."""
+        """Add a node, or add facts to one that is there. Returns its id."""
         key = f"{kind}:{name}"
         told = {word.replace("_", " "): secrets.redact(value) for word, value in about.items() if value is not None}
         before = self.nodes.get(key)
@@ -66,7 +66,7 @@ class Graph:
         return f"{kind}:{name}" in self.nodes
 
     def link(self, source: str, says: str, target: str, check: Check) -> State:
-        """Add a link, checked now. Returns its state."""
+        """Check a link now and add it. Returns its state."""
         state, why = state_of(check)
         self.links[source, says, target] = Link(
             source=source, target=target, says=says, state=state, why=secrets.redact(why)
@@ -93,7 +93,7 @@ def state_of(check: Check) -> tuple[State, str]:
         return "not verifiable", str(error)
     except RftError as error:  # our own readers name what does not fit, with the remedy
         return "altered", str(error)
-    except ValidationError as error:  # of a report that a reader took for whole
+    except ValidationError as error:  # from a report that a reader expected to be whole
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
         return "altered", f"what it names is not a whole {error.title}: {key}: {first['msg']}"

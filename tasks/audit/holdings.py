@@ -1,7 +1,7 @@
-"""What a run holds, for questions from below: is this conversation, example, package or hash in it?
+"""What a run holds: is this conversation, example, package, base model or hash in it?
 
-Each answer is words for where it was found, from bytes that were hashed on the way, or None. What
-cannot be looked at raises Broken: a run that was not searched is never a run that does not hold it.
+Each answer says in words where it was found, in bytes that were hashed on the way; None: not there.
+What cannot be searched raises Broken, so that nobody takes such a run for one that lacks it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SPLITS = ("train", "validation", "test")
 
 
 def out_of(run: Run, path: str) -> Out | None:
-    """An output of one of the run's stages."""
+    """Return an output of one of the run's stages."""
     return next((out for stage in run.stages.values() for out in stage.outs if out.path == path), None)
 
 
 # -- conversations ---------------------------------------------------------------------------------
 def conversations(ctx: Context, run: Run) -> list[str]:
-    """The ids of a run's conversations. Raises Broken."""
+    """Return the ids of a run's conversations. Raises Broken."""
     return traffic.ids(ctx, run)
 
 
@@ -61,7 +61,7 @@ def _id_key(ctx: Context, run: Run) -> str:
 
 # -- packages --------------------------------------------------------------------------------------
 def package(ctx: Context, run: Run, wanted: str) -> str | None:
-    """`wanted` is a name, or NAME==VERSION."""
+    """Look for a package: `wanted` is NAME or NAME==VERSION."""
     name, _, version = wanted.partition("==")
     found = revisions.environment(ctx, run)
     if found is not None:
@@ -78,7 +78,7 @@ def _canonical(name: str) -> str:
 
 # -- base models -----------------------------------------------------------------------------------
 def base_model(ctx: Context, run: Run, wanted: str) -> str | None:
-    """By its name or hub id, or by the beginning of its hash."""
+    """Look for a base model by its name or hub id, or by the beginning of its hash."""
     out = out_of(run, "data/policy")
     if out is None:
         return None
@@ -92,7 +92,7 @@ def base_model(ctx: Context, run: Run, wanted: str) -> str | None:
 
 # -- hashes ----------------------------------------------------------------------------------------
 def anything(ctx: Context, run: Run, wanted: str) -> str | None:
-    """Whatever has this hash or begins with it: a commit, a file, a folder, what a report names."""
+    """Look for a hash or the beginning of one: of a commit, a file, a folder, or in a report."""
     for what, value in _hashes(ctx, run):
         if value.startswith(wanted):
             return f"{what} has hash {value}"
@@ -144,5 +144,6 @@ WAYS: dict[Kind, Holds] = {
 
 
 def holds(ctx: Context, run: Run, kind: Kind, wanted: str) -> str | None:
-    """Raises Broken where the run cannot be searched."""
+    """Say where the run holds what is wanted; None: nowhere. Raises Broken where it cannot be
+    searched."""
     return WAYS[kind](ctx, run, wanted)

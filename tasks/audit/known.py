@@ -1,4 +1,4 @@
-"""Every run that can be asked about: the ledger, a ref or a record of this clone names it."""
+"""Every run that one can ask about: the ledger, a ref or a record of this clone names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Known:
 
 
 def runs(ctx: Context) -> dict[str, Known]:
-    """Oldest first. The ledger is believed before a ref, and a ref before a record."""
+    """Return the runs, oldest first. The ledger overrides a ref, and a ref overrides a record."""
     found = {record.name: Known(record.name, record.revision) for record in records.load_all(ctx.clone)}
     found |= {name: Known(name, refs[0][1]) for name, refs in ctx.refs.items()}
     found |= {each.act.run: Known(each.act.run, each.act.revision) for each in ctx.state.requests.values()}

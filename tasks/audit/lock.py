@@ -1,7 +1,7 @@
 """dvc.lock of a revision: what each stage read and wrote, by MD5. It is the lineage of a run.
 
-Beside it, what DVC makes of a folder: the MD5 of a list of names and MD5s, so that a folder that
-Git holds can be compared with what a stage said that it read.
+`folder_md5` computes DVC's hash of a folder: the MD5 of a list of names and MD5s. With it, a folder
+in Git can be compared with the folder that a stage read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stage:
 
 
 def parse(content: bytes) -> dict[str, Stage]:
-    """Stages in the order of the ladder. Raises Broken for what DVC did not write."""
+    """Return the stages in the order of the ladder. Raises Broken for what DVC did not write."""
     try:
         raw = read_yaml(content)["stages"]
         found = {str(name): _stage(str(name), row) for name, row in raw.items()}
@@ -56,7 +56,7 @@ def _outs(rows: Iterable[dict[str, Any]]) -> tuple[Out, ...]:
 
 @dataclass(frozen=True)
 class Declared:
-    """A stage of dvc.yaml, its variables filled in."""
+    """A stage of dvc.yaml, with its variables filled in."""
 
     command: str
     deps: frozenset[str]
@@ -65,7 +65,7 @@ class Declared:
 
 
 def declared(content: bytes, params: Mapping[str, Any]) -> dict[str, Declared]:
-    """Raises Broken for what is not a dvc.yaml."""
+    """Return the stages of a dvc.yaml. Raises Broken if it is not one."""
     try:
         stages = read_yaml(content)["stages"]
         return {name: _declared(row, params) for name, row in stages.items()}
@@ -86,7 +86,7 @@ def _declared(row: dict[str, Any], params: Mapping[str, Any]) -> Declared:
 
 
 def value_of(params: Mapping[str, Any], name: str) -> Any:
-    """A section, or `section.key`. Raises LookupError."""
+    """Return the value of a section, or of `section.key`. Raises LookupError."""
     found: Any = params
     for part in name.split("."):
         found = found[part]
@@ -94,6 +94,6 @@ def value_of(params: Mapping[str, Any], name: str) -> Any:
 
 
 def folder_md5(files: Mapping[str, str]) -> str:
-    """What DVC calls a folder of these files, by their path in it and MD5."""
+    """Return DVC's hash of a folder with these files: path in the folder -> MD5."""
     rows = sorted(({"md5": md5, "relpath": path} for path, md5 in files.items()), key=lambda row: row["relpath"])
     return hashlib.md5(json.dumps(rows).encode(), usedforsecurity=False).hexdigest() + ".dir"

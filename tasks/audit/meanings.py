@@ -1,6 +1,6 @@
 """What the outputs of stages mean: conversations, examples, a base model, weights, a decision.
 
-The reports name hashes of the bytes that they are about; here the two are compared.
+The reports name hashes of the bytes that they describe; here the two are compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DECIDED_ON: dict[str, type[reports.Report]] = {
     "train": TrainReport,
     "challenger": reports.ChallengerReport,
 }
-"""As the decision calls the reports -> their kind."""
+"""The decision's name for a report -> the report's kind."""
 
 
 def link(run: Recorded) -> None:
@@ -118,7 +118,7 @@ class _Meanings(Recorded):
 
     def _base_bytes(self, told: PolicyReport) -> str:
         if told.kind == "served":
-            raise unverifiable(f"{told.model} is served by an endpoint: nobody sees its weights")
+            raise unverifiable(f"an endpoint serves {told.model}: nobody sees its weights")
         if told.is_made_here:
             policy = self.outs.get(str(stage_files.folder("policy")))
             if policy is None:
@@ -128,20 +128,20 @@ class _Meanings(Recorded):
         return self._given_bytes(told)
 
     def _given_bytes(self, told: PolicyReport) -> str:
-        """Check the model that was given: the base model itself, or what it was made of."""
+        """Check the model that was given: the base model itself, or the one it was made of."""
         model, sha256 = (told.base, told.base_sha256) if told.base else (told.model, told.sha256)
         place = self.ctx.clone.root / self.record.folder / model
         if told.revision is not None:
             return self._of_the_hub(model, told.revision, sha256)
         if not place.exists():
             if Path(model).is_absolute() or model in self.record.inputs:
-                raise missing(f"{model} is not here: restore what had SHA-256 {sha256}")
+                raise missing(f"{model} is not here: restore the model with SHA-256 {sha256}")
             raise unverifiable(f"{model} is not a folder here: a model of the hub, whose revision is not pinned")
         fits(self.ctx.store.model_sha256(place), sha256, f"the model {model}")
         return f"SHA-256 of {model} recomputed"
 
     def _of_the_hub(self, model: str, revision: str, sha256: str) -> str:
-        """The commit's files, by the names that the run recorded, from this machine's cache."""
+        """Check the commit's files in this machine's cache, by the names that the run recorded."""
         named = self.report(Model)
         fits(sha256_of(named.files, revision), sha256, "the hashes in model.json")
         folder = hub.find(model, revision)
@@ -157,7 +157,7 @@ class _Meanings(Recorded):
         try:
             told = self.report(TrainReport)
         except (Broken, RftError):
-            return  # the link to the report's bytes says it
+            return  # the link to the report's bytes says what is wrong
         if not told.trained or told.sha256 is None:
             return
         key = self.graph.add(
@@ -175,7 +175,8 @@ class _Meanings(Recorded):
         self.graph.link(self.stage_id("train"), "trained", key, check)
 
     def _decision(self) -> None:
-        """The gate's decision names each report that it read by the hash of its canonical JSON."""
+        """Link the gate to the reports that it read. Its decision names each by the hash of the
+        report's canonical JSON."""
         for name, kind in _DECIDED_ON.items():
             path = str(stage_files.path(kind))
             if path in self.outs:
@@ -187,7 +188,7 @@ class _Meanings(Recorded):
             told = json.loads(self.read(path))
         except ValueError as error:
             raise altered(f"{path} is not JSON: {error}") from None
-        told.pop("schema", None)  # as it was written: a later version may know more keys
+        told.pop("schema", None)  # no parsing into our model: a later version may know more keys
         fits(files.digest(told), self.report(Decision).hashes.get(name), path)
         return "SHA-256 of its canonical JSON recomputed, as the decision names it"
 
@@ -201,7 +202,7 @@ class _Meanings(Recorded):
 
 
 def _elsewhere(tools: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
-    """The tools that no recipe of the revision holds: name, address, declared version."""
+    """Yield the tools that no recipe of the revision holds: name, address, declared version."""
     if address := tools.get("server_url"):
         yield "external tool server", str(address), tools.get("version")
     for each in tools.get("endpoints") or ():

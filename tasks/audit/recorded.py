@@ -1,4 +1,4 @@
-"""What a run's revision holds, read from hashed objects alone."""
+"""What a run's revision holds, read only from hashed objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Recorded:
     record: RunRecord
     params: dict[str, Any]
     stages: dict[str, Stage]
-    """Of this run, in the order of the ladder."""
+    """The stages of this run, in the order of the ladder."""
 
     @property
     def graph(self) -> Graph:
@@ -38,12 +38,12 @@ class Recorded:
 
     @cached_property
     def everything(self) -> dict[str, Blob]:
-        """The files of the revision, by their path from the top."""
+        """Map each file of the revision by its path from the top."""
         return {blob.path: blob for blob in self.ctx.store.files(self.at.commit)}
 
     @cached_property
     def blobs(self) -> dict[str, Blob]:
-        """The files of the agent's folder, by their path in it."""
+        """Map each file of the agent's folder by its path in that folder."""
         above = f"{self.record.folder}/" if self.record.folder else ""
         return {path.removeprefix(above): blob for path, blob in self.everything.items() if path.startswith(above)}
 
@@ -57,12 +57,12 @@ class Recorded:
         )
 
     def folder(self, path: str) -> dict[str, str]:
-        """The files of a folder in Git, by their path in it, with their MD5."""
+        """Return the files of a folder in Git: path in the folder -> MD5."""
         found = self.ctx.store.folder_of(self.at.commit, self.at.from_the_top(path))
         return {inside: self.ctx.store.blob_md5(blob) for inside, blob in found.items()}
 
     def report(self, kind: type[R]) -> R:
-        """A report of the run, from verified bytes. Raises Broken."""
+        """Return a report of the run, from verified bytes. Raises Broken."""
         path = str(stage_files.path(kind))
         found = self.read(path)
         try:
@@ -71,7 +71,7 @@ class Recorded:
             raise altered(f"{path} is not a whole {kind.__name__}: {error}") from None
 
     def read(self, path: str) -> bytes:
-        """Bytes of an output or of a file in an output folder, verified. Raises Broken."""
+        """Return verified bytes of an output, or of a file in an output folder. Raises Broken."""
         if path in self.outs:
             return self.ctx.store.read(self.at, self.outs[path])
         folder = next((out for out in self.outs.values() if path.startswith(f"{out.path}/")), None)
@@ -84,7 +84,7 @@ class Recorded:
         return self.ctx.store.read(self.at, Out(path, inside, 0, None))
 
     def tree_sha256(self, out: Out, below: str = "") -> str:
-        """`rft.files.tree_sha256` of an output folder, or of a folder in it. Raises Broken."""
+        """Compute `rft.files.tree_sha256` of an output folder, or of one in it. Raises Broken."""
         self.ctx.store.verify_out(self.at, out)
         digest = hashlib.sha256()
         for path, md5 in self.ctx.store.listing(out.md5):

@@ -1,12 +1,12 @@
-"""A run's part of an audit: its revision in Git, and what the revision says that the run was.
+"""A run's part of an audit: its revision in Git, and what the revision says about the run.
 
-    run       the name that the ledger and people use
-    revision  the commit that recorded it, every object of it hashed again
-    code      the commit that it began at, and uncommitted edits
-    stages    from dvc.lock: what each read and wrote (stages.py)
+    run       The name that the ledger and people use.
+    revision  The commit that recorded the run. Every object of it is hashed again.
+    code      The commit at which the run began, and uncommitted edits.
+    stages    What each stage read and wrote, from dvc.lock (stages.py).
 
-A run that the ledger names rests on its signed entries. Of another, the commit is all there is:
-whoever can write this clone's Git could have written it, and the words say so.
+A run that the ledger names rests on its signed entries. For any other run the commit is the only
+evidence: everybody who can write to this clone's Git could have written it, and the audit says so.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tasks.runs.records import RunRecord
 
 ENVIRONMENT = str(stage_files.ENVIRONMENT)
 _AT_THE_END = ("revision", "dvc.lock_sha256")
-"""Tags that MLflow gets when a run is over: one that was killed has none."""
+"""Tags that MLflow gets when a run is over: a run that was killed does not have them."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's revision, as far as its bytes fit."""
+    """A run's revision, parsed from bytes that fit their hashes."""
 
     name: str
     at: Revision
@@ -55,7 +55,7 @@ class Run:
 
 
 def link(ctx: Context, source: str, says: str, name: str, commit: str, request: Request | None) -> str:
-    """Link something to a run, and the run to all that it was. Returns its id."""
+    """Link something to a run, and the run to what its revision holds. Returns the run's id."""
     seen = ctx.graph.knows("run", name)
     target = ctx.graph.add("run", name, f"run {name}")
     ctx.graph.link(source, says, target, lambda: _same_revision(ctx, name, commit, request))
@@ -65,7 +65,8 @@ def link(ctx: Context, source: str, says: str, name: str, commit: str, request: 
 
 
 def _same_revision(ctx: Context, name: str, commit: str, request: Request | None) -> str:
-    """What else names the run's revision must name the same one."""
+    """Check that the run's refs and this clone's record name the same revision. Without a request,
+    nothing signed names it."""
     for ref, found in ctx.refs.get(name, []):
         if found != commit:
             raise altered(f"{ref} is on {found[:SHORT]}, and {commit[:SHORT]} was recorded: somebody moved the ref")
@@ -74,7 +75,7 @@ def _same_revision(ctx: Context, name: str, commit: str, request: Request | None
         raise altered(f".rft/runs/{name}.json names revision {str(mine.revision)[:SHORT]}, not {commit[:SHORT]}")
     if request is None:
         also = "" if mine is None else "; this clone's record names it too"
-        raise unverifiable(f"no entry of the ledger names its revision {commit[:SHORT]}, so nothing signed does{also}")
+        raise unverifiable(f"no entry of the ledger, so nothing signed, names its revision {commit[:SHORT]}{also}")
     told = [f"the ledger names revision {commit[:SHORT]}"]
     told += ["so does its ref"] if ctx.refs.get(name) else []
     told += ["so does this clone's record"] if mine is not None else []
@@ -123,7 +124,7 @@ def _recorded(ctx: Context, source: str, name: str, commit: str, request: Reques
 
 
 def parsed(ctx: Context, name: str, commit: str) -> Run:
-    """A run's revision, from hashed objects, read once per audit. Raises Broken."""
+    """Return a run's revision, from hashed objects, read once per audit. Raises Broken."""
     if (name, commit) not in ctx.parsed:
         ctx.store.verify(commit)
         ctx.parsed[name, commit] = _parsed(ctx, name, commit)
@@ -145,13 +146,14 @@ def _parsed(ctx: Context, name: str, commit: str) -> Run:
 
 
 def stages_of(ctx: Context, at: Revision) -> dict[str, Stage]:
-    """Raises Broken."""
+    """Return the stages in a revision's dvc.lock. Raises Broken."""
     locked = ctx.store.file(at.commit, at.from_the_top("dvc.lock"))
     return lock.parse(locked) if locked else {}
 
 
 def _own(ctx: Context, record: RunRecord, locked: bytes | None) -> dict[str, Stage]:
-    """What a dvc.lock that the user committed says of earlier runs is not this run's."""
+    """Return the run's own stages, without those of earlier runs in a dvc.lock that the user
+    committed."""
     try:
         before = ctx.store.file(record.commit, record.inside("dvc.lock")) if locked else None
         earlier = lock.parse(before) if before else {}
@@ -190,7 +192,7 @@ def _code(ctx: Context, source: str, run: Run, request: Request | None) -> None:
     def check() -> str:
         parents = ctx.store.commit(run.at.commit).parents
         if parents != (commit,):
-            raise altered(f"revision {run.at.commit[:SHORT]} does not stand below commit {commit[:SHORT]}")
+            raise altered(f"the parent of revision {run.at.commit[:SHORT]} is not commit {commit[:SHORT]}")
         count = ctx.store.verify(commit)
         try:
             found = edits.between(ctx.clone, commit, run.at.commit, run.record.folder)
@@ -214,7 +216,8 @@ def _code(ctx: Context, source: str, run: Run, request: Request | None) -> None:
 
 # -- environment -----------------------------------------------------------------------------------
 def environment(ctx: Context, run: Run) -> Environment | None:
-    """Raises Broken for a file that is not the one that the run recorded."""
+    """Return the packages of a run; None where it recorded none. Raises Broken for a file that is
+    not the one that the run recorded."""
     content = ctx.store.file(run.at.commit, run.record.inside(ENVIRONMENT))
     if content is None:
         if run.record.environment_sha256 is not None:

@@ -1,7 +1,8 @@
-"""What MLflow and the champion's file show, as it is found: aliases.py compares it with the ledger.
+"""What MLflow and the champion's file show, read as it is.
 
-They are projections: nothing that is audited rests on them, but people and servers look there. A
-clone without MLflow's database is not given one, and a server that does not answer is asked once.
+aliases.py compares it with the ledger. Both are projections: nothing that is audited rests on them,
+but people and servers look there. An audit does not create MLflow's database in a clone that has
+none. If a server does not answer, it is asked only once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NUMBER, LEDGER, ACT = "rft.champion", "rft.ledger", "rft.act"
 class Shown:
     clone: Clone
     _why: str = ""
-    """Why MLflow is not reachable, once it was found out."""
+    """Why MLflow is not reachable, once that is known."""
     _versions: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     _models: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -45,7 +46,8 @@ class Shown:
             return None
 
     def _asked(self, ask: Any) -> Any:
-        """Ask MLflow. None where it has no such thing. Raises Broken where it cannot be reached."""
+        """Ask MLflow. Returns None for what it does not have. Raises Broken where it cannot be
+        reached."""
         if self._why or self._client is None:
             raise unverifiable(self._why)
         from mlflow.exceptions import MlflowException
@@ -56,7 +58,7 @@ class Shown:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return None
             self._why = f"MLflow is not reachable: {' '.join(str(error).split())[:200]}"
-        except Exception as error:  # of its database driver, or of its HTTP client
+        except Exception as error:  # from its database driver or its HTTP client
             self._why = f"MLflow is not reachable: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise unverifiable(self._why)
 
@@ -66,7 +68,7 @@ class Shown:
         return self._models[name]
 
     def version(self, model: str, number: int, state: State) -> Any:
-        """The registered version that stands for a promotion."""
+        """Return the registered version that stands for a promotion."""
         if model not in self._versions:
             found = self._asked(lambda client: [*client.search_model_versions(f"name = '{model}'")])
             self._versions[model] = found or []
@@ -80,17 +82,17 @@ class Shown:
         )
 
     def number(self, model: str, version: str) -> int | None:
-        """The promotion that a version says it stands for."""
+        """Return the number of the promotion that a version says it stands for."""
         found = next((each for each in self._versions[model] if str(each.version) == version), None)
         told = found.tags.get(NUMBER, "") if found is not None else ""
         return int(told) if told.isdigit() else None
 
     def stray(self, model: str, entry: str) -> Any:
-        """A registered version that names the entry of a promotion, whatever else it says."""
+        """Return a registered version that names a promotion's entry, with any other tags."""
         return next((each for each in self._versions.get(model, ()) if each.tags.get("entry") == entry), None)
 
     def prompt(self, model: str, version: str) -> str | None:
-        """The text of a registered prompt."""
+        """Return the text of a registered prompt."""
         found = self._asked(lambda client: client.get_prompt_version(prompt_name(model), version))
         return None if found is None else str(found.template)
 
@@ -102,7 +104,8 @@ class Shown:
         return self._asked(lambda client: client.get_run(run_id))
 
     def file(self, model: str) -> Written | None:
-        """Raises Broken for a file that is none of ours."""
+        """Return the champion's file; None where there is none. Raises Broken for a file that
+        agent-rft did not write."""
         path = ChampionFile(self.clone).path(model)
         try:
             return reports.parse(Written, path.read_bytes(), str(path))

@@ -1,9 +1,9 @@
 """The stages of a run, from its dvc.lock: what each read, ran and wrote, all of it hashed again.
 
-dvc.lock names every file that a stage read by MD5. A file that another stage wrote must have the
-hash that this stage gave it; code and recipe must be those of the revision, the settings those of
-its params.yaml, the champion that of the version it began with. What the outputs mean is in
-meanings.py.
+dvc.lock names by MD5 every file that a stage read. If another stage wrote the file, both must name
+the same hash. Code and recipe must be those of the revision, and the settings those of its
+params.yaml. The champion must be that of the version that the run began with. `meanings` says what
+outputs mean.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CHAMPION = str(stage_files.folder("champion"))
 
 
 def link(source: str, run: Recorded) -> None:
-    """Link a revision to its stages, and these to what they read, wrote and mean."""
+    """Link a revision to its stages, and each stage to what it read, what it wrote and what that
+    means."""
     num_bytes = sum(out.size for out in run.outs.values())
     run.ctx.report_line(f"[audit] run {run.record.name}: {len(run.stages)} stages, {num_bytes / 1e6:,.1f} MB to hash")
     found = _Stages(run.ctx, run.at, run.record, run.params, run.stages)
@@ -130,8 +131,8 @@ class _Stages(Recorded):
             return f"MD5 of {counted(len(inside), 'file')} recomputed"
         if (dep.num_files or 0) > len(inside):
             raise unverifiable(
-                f"it held {dep.num_files} files when the stage ran, and Git has {len(inside)}: the others were "
-                "ignored, and nobody can say what they were"
+                f"it held {dep.num_files} files when the stage ran, and Git has {len(inside)}: Git ignored the "
+                "others, so nobody can say what they were"
             )
         raise altered(f"{dep.path} of the revision is not what the stage read")
 
@@ -157,7 +158,7 @@ class _Stages(Recorded):
         return self.at.outs.get(path)
 
     def _window(self, dep: Out) -> str:
-        """What a run read is what it kept."""
+        """Check that what the run read is what it kept."""
         kept = self.outs.get(str(stage_files.CONVERSATIONS))
         if kept is None:
             raise unverifiable(f"the run kept nothing of what it read of {dep.path}")
@@ -165,7 +166,8 @@ class _Stages(Recorded):
         return f"MD5 {dep.md5}, as it was kept in {kept.path}"
 
     def _log(self) -> str:
-        """The log of a snapshot is the user's: its files may have gone, or made room for others."""
+        """Check the log behind a snapshot. It is the user's: files may be gone or hold other
+        rows."""
         manifest = traffic.manifest(self.ctx, self)
         if manifest is None:
             raise unverifiable("the run kept no snapshot of it")
@@ -178,4 +180,4 @@ class _Stages(Recorded):
         return f"SHA-256 of {counted(len(manifest.sources), 'file')} recomputed"
 
     def _input(self, dep: Out) -> str:
-        raise unverifiable(f"{dep.path} came along with the run and is kept nowhere")
+        raise unverifiable(f"{dep.path} was brought into the run's worktree, and is kept nowhere")

@@ -1,7 +1,8 @@
-"""Where an audit gets bytes: Git's objects and DVC's cache, each hashed again, each once.
+"""Get bytes for an audit from Git's objects and DVC's cache. Each is hashed again, once.
 
-What this clone's cache lacks is fetched from DVC's remote by what the revision's dvc.lock names.
-The state of a hash is remembered while one audit lasts, because fifty runs share most of theirs.
+What this clone's cache lacks is fetched from DVC's remote, by the hashes in the revision's
+dvc.lock. The state of a hash is remembered during one audit, because fifty runs share most of their
+hashes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Blob:
 
     path: str
     name: str
-    """Of its object."""
+    """The hash that names its Git object."""
     is_link: bool
 
 
@@ -40,7 +41,7 @@ class Store:
     clone: Clone
     git: Objects
     fetches: bool = True
-    """Whether what is missing may be fetched."""
+    """Missing bytes may be fetched."""
     _trees: dict[str, list[Blob]] = field(default_factory=dict[str, list[Blob]])
     _commits: dict[str, Commit] = field(default_factory=dict[str, Commit])
     _whole: dict[str, int] = field(default_factory=dict[str, int])
@@ -50,11 +51,11 @@ class Store:
     _blob_md5: dict[str, str] = field(default_factory=dict[str, str])
     _folders: dict[Path, str] = field(default_factory=dict[Path, str])
     _fetched: dict[str, str] = field(default_factory=dict[str, str])
-    """Revision -> what its fetch came to."""
+    """Revision -> the result of its fetch, in words."""
 
     # -- Git ---------------------------------------------------------------------------------------
     def commit(self, name: str) -> Commit:
-        """A commit, hashed. Raises Broken."""
+        """Return a commit, hashed. Raises Broken."""
         if name not in self._commits:
             try:
                 self._commits[name] = self.git.commit(name)
@@ -63,7 +64,7 @@ class Store:
         return self._commits[name]
 
     def files(self, commit: str) -> list[Blob]:
-        """All files of a commit's tree, whose folders are hashed. Raises Broken."""
+        """List all files of a commit's tree, whose folders are hashed. Raises Broken."""
         return self._tree(self.commit(commit).tree)
 
     def verify(self, commit: str) -> int:
@@ -77,24 +78,24 @@ class Store:
         return self._whole[tree]
 
     def blob(self, blob: Blob) -> bytes:
-        """Raises Broken."""
+        """Return a file's bytes, hashed. Raises Broken."""
         try:
             return self.git.read(blob.name, b"blob")
         except Damaged as error:
             raise altered(f"{blob.path}: {error}") from None
 
     def file(self, commit: str, path: str) -> bytes | None:
-        """A file of a commit, hashed; None where it has none. Raises Broken."""
+        """Return a file of a commit, hashed; None where the commit lacks it. Raises Broken."""
         found = next((blob for blob in self.files(commit) if blob.path == path), None)
         return None if found is None else self.blob(found)
 
     def folder_of(self, commit: str, folder: str) -> dict[str, Blob]:
-        """The files of a folder in a commit's tree, by their path in it."""
+        """Return the files of a folder in a commit's tree, by their path in the folder."""
         head = f"{folder.rstrip('/')}/"
         return {blob.path.removeprefix(head): blob for blob in self.files(commit) if blob.path.startswith(head)}
 
     def folder_sha256_of(self, commit: str, folder: str) -> str:
-        """`rft.files.tree_sha256` of a folder as a commit has it. Raises Broken."""
+        """Compute `rft.files.tree_sha256` of a folder as a commit has it. Raises Broken."""
         digest = hashlib.sha256()
         for path, blob in sorted(self.folder_of(commit, folder).items(), key=lambda row: PurePosixPath(row[0])):
             digest.update(f"{path}\0".encode() + hashlib.sha256(self.blob(blob)).digest())
@@ -138,8 +139,8 @@ class Store:
 
     # -- DVC's cache -------------------------------------------------------------------------------
     def verify_out(self, at: Revision, out: Out) -> str:
-        """Hash an output's bytes, of a folder its list and every file. Returns words for what was
-        compared. Raises Broken."""
+        """Hash an output's bytes; for a folder, those of its list and of every file. Returns in
+        words what was compared. Raises Broken."""
         self._verify_md5(at, out.md5, out.path)
         if not out.is_folder:
             return f"MD5 {out.md5} recomputed"
@@ -149,7 +150,7 @@ class Store:
         return f"MD5 {out.md5} recomputed, with those of its {len(listed)} files"
 
     def listing(self, md5: str) -> list[tuple[str, str]]:
-        """(path, MD5) of every file in a folder's list, which was verified before."""
+        """Return (path, MD5) of every file in a folder's list, which was verified before."""
         path = artifacts.path_of(self.clone, Out("", md5, 0, None))
         try:
             rows = json.loads(path.read_bytes())
@@ -159,14 +160,14 @@ class Store:
         return sorted(found, key=lambda row: PurePosixPath(row[0]))
 
     def read(self, at: Revision, out: Out) -> bytes:
-        """An output file's bytes, verified. Raises Broken."""
+        """Return an output file's bytes, verified. Raises Broken."""
         self._verify_md5(at, out.md5, out.path)
         return artifacts.path_of(self.clone, out).read_bytes()
 
     def verify_kept(self, out: Out) -> str:
         """Hash a file that no revision names. Returns its SHA-256. Raises Broken."""
         if out.md5 not in self._md5:
-            why = "no DVC remote is set that could have it"
+            why = "no DVC remote is set, so it cannot be fetched"
             if not artifacts.path_of(self.clone, out).exists() and self.fetches and transfer.remotes(self.clone):
                 try:
                     transfer.fetch_file(self.clone, out)
@@ -177,7 +178,7 @@ class Store:
         return self._sha256[out.md5]
 
     def tree_sha256(self, at: Revision, out: Out) -> str:
-        """`rft.files.tree_sha256` of an output folder. Raises Broken."""
+        """Compute `rft.files.tree_sha256` of an output folder. Raises Broken."""
         self.verify_out(at, out)
         digest = hashlib.sha256()
         for relative, md5 in self.listing(out.md5):
@@ -185,14 +186,13 @@ class Store:
         return digest.hexdigest()
 
     def model_sha256(self, place: Path) -> str:
-        """The hash of a given model outside of the cache, a folder or a GGUF file, once per
-        audit."""
+        """Hash a given model outside of the cache, a folder or a GGUF file, once per audit."""
         if place not in self._folders:
             self._folders[place] = hashes.sha256(place)
         return self._folders[place]
 
     def sha256(self, md5: str) -> str:
-        """The SHA-256 of bytes that were verified before."""
+        """Return the SHA-256 of bytes that were verified before."""
         return self._sha256[md5]
 
     def _verify_md5(self, at: Revision, md5: str, what: str) -> None:
@@ -220,7 +220,9 @@ class Store:
             return missing(f"{what}: {path} cannot be read: {error.strerror}")
         if digest.hexdigest() != md5.removesuffix(".dir"):
             where = path.relative_to(self.clone.root) if path.is_relative_to(self.clone.root) else path
-            return altered(f"{what}: {where} was changed: it has MD5 {digest.hexdigest()}. Delete it, and ask again")
+            return altered(
+                f"{what}: {where} was changed: it has MD5 {digest.hexdigest()}. Delete it, and run the audit again"
+            )
         self._sha256[md5] = strong.hexdigest()
         return md5
 
@@ -232,7 +234,7 @@ class Store:
         return missing(f"{what} is not in this clone's DVC cache, and {why}")
 
     def _fetch(self, at: Revision) -> str:
-        """Fetch what is missing of a revision, once. Returns what came of it, for a message."""
+        """Fetch what is missing of a revision, once. Returns the result in words, for a message."""
         if at.commit not in self._fetched:
             self._fetched[at.commit] = self._fetch_now(at)
         return self._fetched[at.commit]
@@ -240,9 +242,9 @@ class Store:
     def _fetch_now(self, at: Revision) -> str:
         names = transfer.remotes(self.clone)
         if not names:
-            return "no DVC remote is set that could have it: dvc remote add --default NAME URL"
+            return "no DVC remote is set: dvc remote add --default NAME URL"
         if not self.fetches:
-            return f"it was not asked for at {', '.join(names)} (--no-fetch)"
+            return f"it was not fetched from {', '.join(names)} (--no-fetch)"
         try:
             transfer.fetch(self.clone, at)
         except InfrastructureError as error:

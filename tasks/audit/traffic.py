@@ -1,6 +1,6 @@
-"""The conversations of a run: which ids the files of its traffic hold, from bytes that were hashed.
+"""The conversations of a run: the ids in the files of its traffic, from bytes that were hashed.
 
-A run keeps them as a snapshot, a folder of Parquet files (rft/traffic/schema.py).
+A run keeps its conversations as a snapshot, a folder of Parquet files (rft/traffic/schema.py).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class HasStages(Protocol):
 
 
 def out(run: HasStages) -> Out | None:
-    """The output that holds them."""
+    """Return the output that holds the conversations."""
     outs = (out for stage in run.stages.values() for out in stage.outs)
     return next((out for out in outs if out.path == str(stage_files.CONVERSATIONS)), None)
 
 
 def ids(ctx: Context, run: HasStages) -> list[str]:
-    """Raises Broken."""
+    """Return the ids of the run's conversations. Raises Broken."""
     found = out(run)
     if found is None:
         return []
@@ -46,7 +46,7 @@ def ids(ctx: Context, run: HasStages) -> list[str]:
 
 
 def manifest(ctx: Context, run: HasStages) -> Manifest | None:
-    """What the snapshot says of itself; None where the run kept none. Raises Broken."""
+    """Return the snapshot's manifest; None where the run kept no snapshot. Raises Broken."""
     found = out(run)
     if found is None:
         return None
@@ -61,7 +61,7 @@ def manifest(ctx: Context, run: HasStages) -> Manifest | None:
 
 
 def ids_of_lines(content: bytes, key: str, path: str) -> list[str]:
-    """The values of a key in JSON lines. Raises Broken."""
+    """Return the values of a key in JSON lines. Raises Broken."""
     try:
         return [str(json.loads(line)[key]) for line in content.splitlines()]
     except (ValueError, LookupError, TypeError) as error:

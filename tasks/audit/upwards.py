@@ -2,7 +2,7 @@
 
 Every run that the ledger, a ref or a record of this clone names is searched, in bytes that are
 hashed on the way. A version rests on its run, and on the version whose weights it took or trained
-on: what one of them held, all that follow rest on.
+on. So all later versions in such a chain rest on what an earlier one held.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks.runs import champion
 Way = Literal["conversation", "example", "package", "base model", "hash", "person"]
 WAYS: tuple[Way, ...] = get_args(Way)
 _LEAST = 7
-"""Characters of a hash that are enough to ask for it."""
+"""Characters of a hash that a question needs at least."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sought:
 
 
 def audit(ctx: Context, sought: Sought) -> Audit:
-    """Raises UserError for a hash or a person that nothing here knows."""
+    """Find what rests on something. Raises UserError for an unknown hash or person."""
     if sought.way == "hash" and not re.fullmatch(rf"(SHA256:)?[0-9a-f]{{{_LEAST},64}}(\.dir)?", sought.value):
         raise UserError(f"{sought.value!r} is not a hash: write at least {_LEAST} characters of it, 0 to 9 and a to f.")
     root = ctx.graph.add(sought.kind, f"sought/{sought.value}", sought.description)
@@ -155,7 +155,7 @@ def _of_person(ctx: Context, root: str, name: str) -> tuple[set[str], list[str]]
 
 
 def _voices(ctx: Context) -> dict[int, str]:
-    """Entry -> who signed it."""
+    """Return who signed each entry: entry -> person."""
     found: dict[int, str] = {}
     for each in ctx.ledger.stored:
         if chain.SIGNATURE in each.files:
@@ -169,8 +169,8 @@ def _voices(ctx: Context) -> dict[int, str]:
 
 # -- versions --------------------------------------------------------------------------------------
 def _with_followers(ctx: Context, direct: dict[int, Champion]) -> dict[int, str]:
-    """Version -> why it rests on what was sought. In the order of promotion, so a version comes
-    after the one that its weights come from."""
+    """Return version -> why it rests on what was sought. The order is that of promotion, so a
+    version comes after the one from which its weights come."""
     found: dict[int, str] = {}
     for made in ctx.state.promotions.values():
         key = f"version:{made.model}@{made.number}"
@@ -228,8 +228,8 @@ def _told(ctx: Context, versions: dict[int, str]) -> list[str]:
 
 
 def _began_with(ctx: Context, root: str, versions: dict[int, str], found: set[str]) -> list[str]:
-    """Other runs, promoted or not, whose champion's weights rest on what was sought: they measured
-    and trained with them."""
+    """Name the other runs, promoted or not, whose champion's weights rest on what was sought. They
+    measured and trained with these weights."""
     lines: list[str] = []
     for each in known.runs(ctx).values() if versions else ():
         if each.commit is None or each.name in found:
@@ -238,7 +238,7 @@ def _began_with(ctx: Context, root: str, versions: dict[int, str], found: set[st
             run = revisions.parsed(ctx, each.name, each.commit)
             before = downwards.began_with(ctx, run.at)
         except Broken as broken:
-            _unsearched(ctx, each.name, root, broken)  # a search for a person opens no run before
+            _unsearched(ctx, each.name, root, broken)  # a search for a person has opened no run so far
             continue
         number = champion.number(before.version)
         if number in versions and before.weights != "none" and ctx.state.promotions[number].model == run.model:
@@ -251,7 +251,8 @@ def _began_with(ctx: Context, root: str, versions: dict[int, str], found: set[st
 
 
 def conversations_of(ctx: Context, model: str, number: int) -> dict[str, list[str]]:
-    """Conversation -> the runs through whose windows a version rests on it. Raises Broken."""
+    """Return the conversations that a version rests on: conversation -> the runs whose windows hold
+    it. Raises Broken."""
     found: dict[str, list[str]] = {}
     at: int | None = number
     while at is not None and at in ctx.state.promotions:

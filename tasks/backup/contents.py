@@ -1,13 +1,13 @@
-"""What belongs into a back-up of a clone besides Git's objects, and what is left out and said.
+"""What belongs in a back-up besides Git's objects, and what is left out and reported.
 
-    cache      what DVC holds of every revision, branch, tag and working tree, and of the ledger's
-               lists of test examples; DVC's memory of finished stages as far as it names these. So
-               of a cache that other projects share, only what is this clone's
-    records    of runs; the champion's files; pages; MLflow's and Prefect's files; edits without a
-               commit; the inputs that runs name and Git ignores
+    cache      What DVC holds of every revision, branch, tag and working tree, and of the ledger's
+               lists of test examples. DVC's memory of finished stages is taken where it names only
+               these. So from a cache that other projects share, only this clone's files are taken.
+    records    Records of runs, the champion's files, pages, MLflow's and Prefect's files, edits
+               without a commit, and the inputs that runs name and Git ignores.
 
-Keys, the memory that is sealed with one, settings with passwords, and servers of others are left
-out. Each is a sentence for whoever restores.
+Keys, the memory that is sealed with a key, settings with passwords, and other people's servers are
+left out. A sentence for each tells this to the person who restores.
 """
 
 from __future__ import annotations
@@ -36,37 +36,38 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git_bytes
 
 CACHE = ".dvc/cache"
-"""Where a restored clone has it, wherever this one has."""
+"""The cache's place in a restored clone, even if this clone's cache is elsewhere."""
 _SHOWN = 5
 _KEY = b"PRIVATE KEY-----"
 _KNOWN = {".rft", ".dvc", "mlruns", ".venv", ".pytest_cache", ".ruff_cache", ".hypothesis", "build", "dist"}
-"""Ignored folders that are taken otherwise, or made again."""
+"""Ignored folders that are handled elsewhere, or made again."""
 _MADE = re.compile(r"(?:^|/)(?:__pycache__|[^/]*\.egg-info)/|\.pyc$|^\.env")
-"""What Python makes; and environment files, which are spoken of apart."""
+"""Files that Python makes, and environment files, which have a sentence of their own."""
 
 
 @dataclass(frozen=True)
 class Source:
     path: str
-    """In the restored clone."""
+    """The place in the restored clone."""
     kind: Kind
     place: Path
-    """Where it lies now."""
+    """The place now."""
     md5: str | None = None
-    """What DVC says that it is."""
+    """The hash under which DVC has it."""
 
 
 @dataclass(frozen=True)
 class Contents:
     sources: list[Source]
     lost: set[str]
-    """Paths in the cache whose bytes are gone here, and which the back-up before has and keeps."""
+    """Paths in the cache whose bytes are gone here. The earlier back-up has them, and they stay."""
     deleted: list[str]
     left_out: list[str]
 
 
 def find(clone: Clone, state: State, before: Manifest | None, held: Callable[[str], bytes | None]) -> Contents:
-    """Call with nothing going on in the clone. `held`: bytes of a path in the back-up before."""
+    """Find what belongs in the back-up. Call while nothing runs in the clone. `held` returns the
+    bytes of a path in the earlier back-up."""
     left_out: list[str] = []
     sources = [*_cache(clone, state), *_state(clone)]
     edited, deleted = _edits(clone, left_out)
@@ -96,24 +97,24 @@ def _cache(clone: Clone, state: State) -> Iterator[Source]:
 
 
 def closure(some: set[str], content: Callable[[str], bytes | None]) -> set[str]:
-    """Add the files of the folders among them, as far as their lists can be read."""
+    """Add the files of the folders among these hashes, where the folder's list can be read."""
     found = set(some)
     for md5 in some:
         if md5.endswith(".dir"):
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # damaged: it is copied as it is
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # a damaged list is copied as it is
                 found |= {row["md5"] for row in json.loads(content(md5) or b"[]")}
     return found
 
 
 def _lists(state: State, erased: bool = True) -> set[str]:
-    """The lists of test examples that the ledger names, by which looks are counted."""
+    """Return the hashes of the lists of test examples by which the ledger counts looks."""
     acts = [*(look.act for look in state.looks.values()), *state.opened.values()]
     return {act.examples.md5 for act in acts if erased or not state.erasure_of(act.test_sha256, act.examples)}
 
 
 def _lost(clone: Clone, state: State, before: Manifest | None, held: Callable[[str], bytes | None]) -> set[str]:
-    """Bytes that the back-up has, that this clone's cache lacks and a revision needs. What was
-    removed on purpose (`rft runs gc`, `rft ledger erase`) is not lost."""
+    """Return the paths whose bytes the back-up has, this clone's cache lacks, and a revision needs.
+    What was removed on purpose (`rft runs gc`, `rft ledger erase`) is not lost."""
     prefix = f"{CACHE}/files/md5/"
     mine = {file.path for file in before.files if file.path.startswith(prefix)} if before else set[str]()
     gone = {path for path in mine if not _in(clone.dvc_cache, path.removeprefix(prefix).replace("/", "")).exists()}
@@ -126,8 +127,8 @@ def _lost(clone: Clone, state: State, before: Manifest | None, held: Callable[[s
 
 
 def _named(clone: Clone, needed: set[str], removed: set[str] | None = None) -> set[str]:
-    """Hashes that runs and working trees name; of another program's repository, those of its
-    agents alone."""
+    """Return the hashes that runs and working trees name. In another program's repository only the
+    agents' folders count."""
     folders = {*workspace.folders(clone.root), *(record.folder for record in records.load_all(clone))}
     return retention.named(clone, removed or set(), needed, folders if clone.is_guest else None)
 
@@ -141,7 +142,8 @@ def _path(md5: str) -> str:
 
 
 def _outs(entry: Path) -> set[str]:
-    """What an entry of the run cache names. A damaged one names what nobody has."""
+    """Return the hashes that an entry of the run cache names. A damaged entry names a hash that
+    nothing has."""
     try:
         found: dict[str, Any] = yaml.load(entry.read_bytes(), LOADER) or {}
         return {row["md5"] for row in found.get("outs", []) if "md5" in row}
@@ -177,7 +179,7 @@ def _files(root: Path, kind: Kind, paths: Iterable[Path]) -> Iterator[Source]:
 
 
 def _edits(clone: Clone, left_out: list[str]) -> tuple[list[Source], list[str]]:
-    """Changed and untracked files, as they lie there; and tracked ones that were deleted."""
+    """Return changed and untracked files as they are now, and tracked files that were deleted."""
     paths = _own_paths(clone)
     changed = _listed(clone, "diff", "--name-only", "--no-renames", "-z", "HEAD", "--", *paths)
     untracked = _listed(clone, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
@@ -187,7 +189,7 @@ def _edits(clone: Clone, left_out: list[str]) -> tuple[list[Source], list[str]]:
         )
         if theirs:
             what = f"{counted(len(theirs), 'file')} without a commit outside of the agents' folders"
-            left_out.append(f"{what}. Commit and push what is to last")
+            left_out.append(f"{what}. Commit and push what you want to keep")
     nested = [name for name in untracked if name.endswith("/")]
     left_out += [f"{name}: a Git repository inside the clone. Copy it by other means" for name in nested]
     found = [*_files(clone.root, "edits", (clone.root / name for name in [*changed, *untracked]))]
@@ -199,8 +201,8 @@ def _edits(clone: Clone, left_out: list[str]) -> tuple[list[Source], list[str]]:
 
 
 def _own_paths(clone: Clone) -> list[str]:
-    """What of the working tree belongs into it. In another program's repository, the agents'
-    folders and what `rft init` wrote."""
+    """Return the paths of the working tree that belong in a back-up. In another program's
+    repository they are the agents' folders and what `rft init` wrote."""
     if not clone.is_guest:
         return ["."]
     every = [*filter(None, workspace.folders(clone.root)), workspace.FILE, ".gitignore", ".dvc", ".dvcignore"]
@@ -208,16 +210,16 @@ def _own_paths(clone: Clone) -> list[str]:
 
 
 def _inputs(clone: Clone, known: set[str], left_out: list[str]) -> list[Source]:
-    """Windows and model folders that runs had from this clone, and Git does not hold."""
+    """Return windows and model folders that runs took from this clone and Git does not hold."""
     found: dict[str, Source] = {}
     tracked = set(_listed(clone, "ls-files", "-z"))
     for name in _named_by_runs(clone):
         if "://" in name:
-            left_out.append(f"{name}: a run had it from an object store. What it read is in the cache")
+            left_out.append(f"{name}: a run took it from an object store. What it read is in the cache")
             continue
         place = Path(os.path.abspath(clone.root / name))
         if not place.is_relative_to(clone.root):
-            left_out.append(f"{name}: a run had it from outside of the clone. Copy it by other means")
+            left_out.append(f"{name}: a run took it from outside of the clone. Copy it by other means")
             continue
         inside = sorted(place.rglob("*")) if place.is_dir() else [place]
         for source in _files(clone.root, "inputs", inside):
@@ -229,7 +231,7 @@ def _inputs(clone: Clone, known: set[str], left_out: list[str]) -> list[Source]:
 
 
 def _named_by_runs(clone: Clone) -> list[str]:
-    """Their inputs and logs; of a pattern, what it matches now."""
+    """Return the inputs and logs of the runs. A pattern stands for what it matches now."""
     found: set[str] = set()
     for record in records.load_all(clone):
         found |= {str(record.inside(name)) for name in {*record.inputs} - {str(stage_files.SNAPSHOT)}}
@@ -244,7 +246,7 @@ def _named_by_runs(clone: Clone) -> list[str]:
 
 
 def _unused(clone: Clone, taken: set[str]) -> list[str]:
-    """What the user has in the clone, Git ignores, and no run named."""
+    """Report what the user has in the clone that Git ignores and no run named."""
     found: list[str] = []
     ignored = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     for name in _listed(clone, *ignored, "--", *_own_paths(clone)):
@@ -264,7 +266,7 @@ def _unused(clone: Clone, taken: set[str]) -> list[str]:
 
 
 def _with_secrets(clone: Clone, sources: Iterable[Source]) -> list[tuple[Source, str]]:
-    """Those of the user's files that hold a private key, or the value of a declared secret."""
+    """Return the user's files that hold a private key, or the value of a declared secret."""
     declared: dict[str, str] = {}
     for home in clone.homes:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
@@ -279,7 +281,8 @@ def _with_secrets(clone: Clone, sources: Iterable[Source]) -> list[tuple[Source,
 
 
 def _holds(path: Path, wanted: Iterable[bytes]) -> bytes | None:
-    """Read in pieces, each with the end of the last: a model may be larger than memory."""
+    """Return which of the texts a file holds. Reads in pieces, each with the end of the last one: a
+    model may be larger than memory."""
     longest, end = max(map(len, wanted)), b""
     with path.open("rb") as file:
         while piece := file.read(1 << 22):
@@ -327,21 +330,21 @@ def _keys(clone: Clone) -> list[str]:
         found.append("where DVC's cache lies (cache.dir). The restored clone keeps its own, in .dvc/cache")
     env = sorted(path.name for path in clone.root.glob(".env*"))
     if env:
-        found.append(f"{', '.join(env)}: environment files hold secrets. Copy them by a safe way")
+        found.append(f"{', '.join(env)}: environment files hold secrets. Copy them in a safe way")
     return found
 
 
 def _servers(clone: Clone) -> list[str]:
-    """Databases that are not files of this clone: whoever runs them backs them up."""
+    """Report databases that are not files of this clone: their owners back them up."""
     found: list[str] = []
     address = tracking.address(clone)
     if "MLFLOW_TRACKING_URI" in os.environ and address != f"sqlite:///{mlflow(clone)}":
         shown = tracking.without_password(address)
-        found.append(f"MLflow's store at {shown} (MLFLOW_TRACKING_URI). Whoever runs it backs it up")
+        found.append(f"MLflow's store at {shown} (MLFLOW_TRACKING_URI). Its owner backs it up")
     for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"):
         if value := os.environ.get(name):
             shown = tracking.without_password(value)
-            found.append(f"Prefect's server at {shown} ({name}). Whoever runs it backs it up")
+            found.append(f"Prefect's server at {shown} ({name}). Its owner backs it up")
     home = Path(os.environ.get("PREFECT_HOME", clone.state / "prefect"))
     if home.resolve() != prefect(clone).parent.resolve():
         found.append(f"Prefect's home at {home} (PREFECT_HOME): it lies outside of the clone")
@@ -352,7 +355,7 @@ def _servers(clone: Clone) -> list[str]:
 
 
 def remotes(clone: Clone, left_out: list[str]) -> list[Remote]:
-    """Git's remotes, by absolute addresses, without passwords."""
+    """Return Git's remotes, with absolute addresses and without passwords."""
     found: list[Remote] = []
     for name in clone.git("remote").split():
         with contextlib.suppress(GitError):
@@ -368,7 +371,7 @@ def remotes(clone: Clone, left_out: list[str]) -> list[Remote]:
 
 
 def _bare(url: str) -> str:
-    """A URL without user and password; SSH keeps the user, which is not secret."""
+    """Return a URL without user and password; SSH keeps the user, which is not secret."""
     scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     user, at, place = host.rpartition("@")

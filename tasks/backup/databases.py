@@ -1,13 +1,13 @@
-"""SQLite databases: copied while others write, and MLflow's addresses where a clone has moved.
+"""SQLite databases: copies them while others write, and moves MLflow's addresses with a clone.
 
-A copied file of a database in use is torn, and lacks what is still in its log. So SQLite's own
+A plain copy of a database in use is torn, and lacks what is still in its log. So SQLite's own
 back-up interface copies it, page by page, as of one moment.
 
-MLflow keeps the address of every artifact as an absolute URI. In another folder they dangle, or
-show the old clone's. `readdress` rewrites those that lead into the old clone's `mlruns/`, in the
-columns that MLflow resolves, and no others: a run's parameters and tags are what was said then. An
-older place counts as well, of a clone that was moved by hand before it was backed up, if what the
-address names lies in this `mlruns/`.
+MLflow keeps the address of every artifact as an absolute URI. In another folder these addresses
+lead nowhere, or to the old clone's files. `readdress` rewrites those that lead into the old clone's
+`mlruns/`. It does so only in the columns that MLflow resolves: a run's parameters and tags stay as
+they were. If a clone was moved by hand before it was backed up, an address with a still older place
+counts too, as long as its artifact lies in this `mlruns/`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def copy(source: Path, target: Path) -> None:
         ):
             there.backup(here)
             result = here.execute("PRAGMA quick_check(1)").fetchone()[0]
-            here.execute("PRAGMA journal_mode=DELETE")  # one file; whoever opens it next asks for what it needs
+            here.execute("PRAGMA journal_mode=DELETE")  # a single file; the next program sets its own mode
     except sqlite3.Error as error:
         result = str(error)
     if result != "ok":
@@ -53,8 +53,8 @@ def copy(source: Path, target: Path) -> None:
 
 
 def readdress(database: Path, old: Path, new: Path) -> int:
-    """Let MLflow's addresses below `old` lead below `new`. The database does not lie there yet, but
-    its artifacts lie beside it. Returns how many were rewritten."""
+    """Make MLflow's addresses below `old` lead below `new`. The database is not at its new place
+    yet, but its artifacts lie beside it. Returns how many were rewritten."""
     number = 0
     with closing(sqlite3.connect(database)) as opened, opened:
         every = [*_addresses(opened)]
@@ -69,8 +69,9 @@ def readdress(database: Path, old: Path, new: Path) -> int:
 
 
 def elsewhere(database: Path, root: Path) -> list[str]:
-    """Local folders that addresses lead to and that lie neither in this clone nor, moved with it,
-    below its `mlruns/`. That of an experiment holds nothing by itself."""
+    """Return the local folders to which addresses lead outside of this clone. Artifacts that moved
+    with the clone, below its `mlruns/`, are inside. An experiment's own folder holds nothing, so it
+    is left out."""
     with closing(sqlite3.connect(database)) as opened:
         every = [address for table, _, _, address in _addresses(opened) if table != "experiments"]
     places, outside = _places(every, root, root / "mlruns"), set[str]()
@@ -84,7 +85,8 @@ def elsewhere(database: Path, root: Path) -> list[str]:
 
 
 def _addresses(opened: sqlite3.Connection) -> Iterator[tuple[str, str, int, str]]:
-    """(table, column, row, address). A version of MLflow without one of the columns has none."""
+    """Yield (table, column, row, address). A column that this version of MLflow lacks is
+    skipped."""
     for table, column, condition in ADDRESSES:
         if column in {row[1] for row in opened.execute(f'PRAGMA table_info("{table}")')}:
             where = f'"{column}" IS NOT NULL{f" AND {condition}" if condition else ""}'
@@ -103,7 +105,8 @@ class _Address:
 
 
 def _read(address: str, root: Path) -> _Address | None:
-    """A local address in some clone's `mlruns/`; in this one's, whatever `root` is called."""
+    """Parse a local address in some clone's `mlruns/`; None for any other. An address below `root`
+    is this clone's, even if `root` itself has `mlruns` in its path."""
     scheme = next((each for each in ("file://", "file:") if address.startswith(each)), "")
     path = unquote(address.removeprefix(scheme)) if scheme else address
     before = str(root) if f"{path}/".startswith(f"{root}/mlruns/") else f"{path}/".rpartition("/mlruns/")[0]
@@ -111,7 +114,7 @@ def _read(address: str, root: Path) -> _Address | None:
 
 
 def _places(addresses: list[str], root: Path, artifacts: Path) -> set[str]:
-    """Where this clone lay: `root`, and each other place of which something lies here by now."""
+    """Return where this clone lay: `root`, and each other place whose artifacts lie here now."""
     found = {str(root)}
     for each in filter(None, (_read(address, root) for address in addresses)):
         inside = each.rest.removeprefix("/mlruns").strip("/")

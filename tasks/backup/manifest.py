@@ -1,4 +1,4 @@
-"""The folder of a back-up: its manifest, and where the bytes lie that the manifest names."""
+"""The folder of a back-up: its manifest, and the places of the bytes that the manifest names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = Literal["cache", "records", "champion", "pages", "MLflow", "Prefect", "ed
 
 
 def _inside(path: str) -> str:
-    """A path of a file inside the clone, in its one form, and none of Git's own."""
+    """Accept a normalized path of a file inside the clone, outside of `.git`."""
     parts = PurePosixPath(path).parts
     if path != "/".join(parts) or not parts or {"..", ".git"} & {*parts} or path.startswith("/") or "\0" in path:
         raise ValueError("not the path of a file inside the clone")
@@ -36,12 +36,12 @@ Inside = Annotated[str, AfterValidator(_inside)]
 
 class File(Report):
     path: Inside
-    """In the restored clone."""
+    """The place in the restored clone."""
     kind: Kind
     sha256: Sha256
     size: int = Field(ge=0)
     changed_ns: int
-    """`rft runs gc` goes by age, so files keep theirs."""
+    """The time of the last change: `rft runs gc` goes by age, so a restored file keeps it."""
     mode: int = Field(ge=0, le=0o777)
 
 
@@ -55,21 +55,21 @@ class Git(Report):
     bundle: Sha256
     size: int
     refs: dict[str, str]
-    """Name -> object, `HEAD` among them."""
+    """Name -> object, including `HEAD`."""
     branch: str | None
     """What was checked out; None: HEAD was detached."""
     remotes: list[Remote]
     deleted: list[Inside]
     """Tracked files that were deleted without a commit."""
     needs: list[str] = []
-    """Commits that the bundle leaves out, because a remote has them: the history of a program in
-    whose repository agents lie."""
+    """Commits that the bundle leaves out because a remote has them: the history of the program
+    whose repository holds the agents."""
 
 
 class Manifest(Report):
     made: str
     version: str
-    """Of agent-rft."""
+    """The version of agent-rft."""
     root: str
     """Where the clone lay: MLflow names its artifacts by absolute addresses."""
     genesis: Sha256 | None
@@ -80,7 +80,7 @@ class Manifest(Report):
     git: Git
     files: list[File]
     left_out: list[str]
-    """In sentences, each with what to do about it."""
+    """Sentences, each with its remedy."""
 
     @property
     def num_bytes(self) -> int:
@@ -93,7 +93,7 @@ def write(made: Manifest, folder: Path) -> None:
 
 
 def find(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None where there is none yet. Raises UserError for another file."""
+    """Read a folder's manifest; None where there is none yet. Raises UserError for another file."""
     file = folder / NAME
     try:
         found = reports.parse(Manifest, file.read_bytes(), str(file))
@@ -111,12 +111,12 @@ def find(folder: Path) -> Manifest | None:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a finished back-up. Raises UserError where there is none."""
+    """Read the manifest of a finished back-up. Raises UserError where there is none."""
     if (found := find(folder)) is not None:
         return found
     if (folder / MARK).exists():
         what = f"{folder} is an unfinished back-up: it has no {NAME} yet, and nothing can be restored from it"
-        raise UserError(f"{what}. To finish it, in the clone that it is of: {_again(str(folder))}")
+        raise UserError(f"{what}. To finish it, in the clone that it backs up: {_again(str(folder))}")
     raise UserError(f"{folder} is not a back-up: it has no {NAME}. To make one, in a clone: {_again('FOLDER')}")
 
 
@@ -133,14 +133,14 @@ def bundle(folder: Path, sha256: str) -> Path:
 
 
 def heads(root: Path, bundle: Path) -> dict[str, str]:
-    """The refs that a bundle holds."""
+    """Return the refs that a bundle holds."""
     lines = git(root, "bundle", "list-heads", str(bundle)).splitlines()
     return {name: commit for commit, _, name in (line.partition(" ") for line in lines)}
 
 
 def needs(bundle: Path) -> list[str]:
-    """The commits that must be there before a bundle is unpacked (gitformat-bundle: lines of its
-    head that begin with a minus)."""
+    """Return the commits that must be there before a bundle is unpacked. They are the lines of its
+    head that begin with a minus (gitformat-bundle)."""
     found: list[str] = []
     with bundle.open("rb") as file:
         for line in iter(file.readline, b"\n"):
@@ -152,7 +152,7 @@ def needs(bundle: Path) -> list[str]:
 
 
 def is_whole(path: Path, size: int) -> bool:
-    """Whether a file is there in its length. Its bytes are `damaged`'s to verify."""
+    """Say whether a file is there and has its length. Its bytes are verified elsewhere."""
     return path.is_file() and path.stat().st_size == size
 
 

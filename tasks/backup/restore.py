@@ -1,9 +1,10 @@
 """`rft backup restore`: verify a back-up, and lay it out as a clone.
 
-Every byte is hashed before anything is written, so a damaged back-up restores nothing and names all
-that is damaged. The clone is made beside its name and renamed when it is whole. Git checks its own
-objects again as it unpacks the bundle; refs must be those of the manifest. The history of a program
-in whose repository agents lie is not in the bundle, and is fetched from its remote first.
+Every byte is hashed before anything is written. So from a damaged back-up nothing is restored, and
+the error names all that is damaged. The clone is made beside its final place, and renamed when it
+is whole. Git checks its objects again as it unpacks the bundle, and the refs must be those of the
+manifest. If the agents lie in another program's repository, that program's history is not in the
+bundle, and is fetched from its remote first.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ def verify(folder: Path, tell: Tell) -> Manifest:
     made = manifest.read(folder)
     if bad := _damaged(folder, made, tell):
         listed = "".join(f"\n  {line}" for line in bad)
-        again = "Delete these files, and back up again where the clone still is: they are copied anew"
+        again = "Delete these files, and back up again from the clone, if it still exists: they are copied anew"
         raise UserError(f"{folder}: {len(bad)} of its files are damaged, so nothing is restored:{listed}\n{again}.")
     return made
 
 
 def _damaged(folder: Path, made: Manifest, tell: Tell) -> list[str]:
-    """What does not fit, each with the files that it holds."""
+    """Name what does not fit, each with the files that it holds."""
     wanted = {manifest.bundle(folder, made.git.bundle): (made.git.bundle, made.git.size, "Git's refs and objects")}
     names: dict[Path, list[str]] = {}
     for file in made.files:
@@ -68,9 +69,10 @@ def _differs(place: Path, sha256: str, size: int) -> str:
 
 
 def restore(folder: Path, into: Path, tell: Tell, repository: str | None = None) -> Manifest:
-    """Raises UserError for a folder that is not empty, and for a damaged or unfinished back-up.
+    """Restore a back-up as a clone. Raises UserError for a folder that is not empty, and for a
+    damaged or unfinished back-up.
 
-    `repository`: where the history is that the back-up leaves out (default: its remotes).
+    `repository` has the history that the back-up leaves out (default: the clone's remotes).
     """
     folder, into = folder.resolve(), into.resolve()
     _check_place(folder, into)
@@ -111,7 +113,8 @@ def _assert_space(made: Manifest, into: Path) -> None:
 
 @contextmanager
 def _whole(into: Path) -> Iterator[Path]:
-    """A folder that gets its name at the end of the block, and is removed when the block fails."""
+    """Make a folder that gets its name at the end of the block, or is removed if the block
+    fails."""
     part = into.with_name(f"{into.name}.part")
     if part.exists() and not (part / _MARK).exists():
         raise UserError(f"{part} is in the way: the clone is made there first. Move it, or name another folder.")
@@ -145,7 +148,7 @@ def _lay_git(folder: Path, made: Manifest, root: Path, repository: str | None) -
     refs["HEAD"] = refs.pop(_HEAD, "")
     if refs != made.git.refs:
         name = min(name for name, _ in {*refs.items()} ^ {*made.git.refs.items()})
-        raise UserError(f"{bundle}: {name} is not where the manifest has it: one of the two was changed.")
+        raise UserError(f"{bundle}: {name} differs from the manifest: one of the two was changed.")
     for name in [_HEAD, *(line.split(" ")[0] for line in lines if line.startswith(_THEIRS))]:
         git(root, "update-ref", "-d", name)
     if branch is None:
@@ -156,7 +159,7 @@ def _lay_git(folder: Path, made: Manifest, root: Path, repository: str | None) -
 
 
 def _fetch_history(made: Manifest, root: Path, repository: str | None) -> None:
-    """Fetch the program's own history from where it is. Raises UserError where it is not."""
+    """Fetch the program's own history. Raises UserError where none of the places has it."""
     places = [repository] if repository else [remote.url for remote in made.git.remotes]
     errors: list[str] = []
     for number, place in enumerate(places):
@@ -167,13 +170,13 @@ def _fetch_history(made: Manifest, root: Path, repository: str | None) -> None:
             errors.append(f" ({str(error).rpartition('fatal: ')[2].splitlines()[0]})")
     there = git(root, "cat-file", "--batch-check", given="\n".join(made.git.needs).encode()).splitlines()
     if missing := [line.split(" ")[0] for line in there if line.endswith(" missing")]:
-        what = f"the program's own history is not in the back-up, and {', '.join(places) or 'no remote'} has not"
+        what = f"the program's own history is not in the back-up, and {', '.join(places) or '(no remote)'} lacks commit"
         remedy = "Name a clone or an address that has it: --repository PATH"
         raise UserError(f"{what} {missing[0][:12]}.{''.join(errors)}. {remedy}. Nothing was restored.")
 
 
 def _lay(source: Path, file: File, root: Path) -> None:
-    """Copy a file, hashed again as it is written."""
+    """Copy a file, and hash it again while it is written."""
     target = root / file.path
     _assert_inside(root, file.path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +193,8 @@ def _lay(source: Path, file: File, root: Path) -> None:
 
 
 def _keep_cache_inside(root: Path) -> None:
-    """A tracked `cache.dir` may lie on another machine, or be shared with others by now."""
+    """Put DVC's cache inside the clone: a tracked `cache.dir` may lie on another machine, or be
+    shared with others by now."""
     if Clone(root).dvc_cache != (root / ".dvc" / "cache").resolve():
         (root / ".dvc" / "config.local").write_text("[cache]\n    dir = cache\n", encoding="utf-8")
 

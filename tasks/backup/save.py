@@ -1,13 +1,13 @@
-"""`rft backup make`: bring a folder up to what the clone holds.
+"""`rft backup make`: bring a back-up's folder up to date with the clone.
 
-A file goes under its SHA-256, so what was there before is not copied again. Of DVC's cache, whose
-files never change, what has the size and time that the manifest names is not even read. The bundle
-is made anew when a ref has moved. The manifest is replaced at the end, and then what it no longer
-names is removed: what `rft runs gc` or an erasure removed from the clone leaves the back-up too.
-Bytes that the clone only lost stay.
+Each file is stored under its SHA-256, so a file that is there already is not copied again. Files of
+DVC's cache never change: one with the size and time in the manifest is not even read. The bundle is
+made anew when a ref has moved. The manifest is replaced at the end. Then files that it no longer
+names are removed, so what `rft runs gc` or an erasure removed from the clone leaves the back-up
+too. Bytes that the clone has lost by accident stay.
 
-A kill leaves the back-up before it, and files that no manifest names. The same command verifies
-these and uses them. Nothing runs in the clone meanwhile (tasks/retention.py).
+After a kill the earlier back-up is whole, beside files that no manifest names. The same command
+verifies these and uses them. Nothing runs in the clone meanwhile (tasks/retention.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
 
 Tell = Callable[[str, int, int, int], None]
-"""Hears of progress: in what, files done, of how many, bytes."""
+"""Gets the progress: the name of the work, files done, files in all, bytes."""
 _PIECE = 1 << 20
 _SCRATCH = "scratch-"
 
@@ -53,8 +53,8 @@ class Saved:
 
 
 def save(clone: Clone, folder: Path, tell: Tell) -> Saved:
-    """Raises UserError for a folder that is something else, for a shallow clone, and while a run is
-    going on."""
+    """Make or update a back-up. Raises UserError for a folder that is something else, for a shallow
+    clone, and while a run is going on."""
     folder = folder.resolve()
     _check_place(clone, folder)
     if chain.is_shallow(clone):
@@ -77,7 +77,7 @@ def _check_place(clone: Clone, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file. Name a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / manifest.MARK).exists():
-        raise UserError(f"{folder} is not empty, and no back-up of agent-rft. Name a new folder.")
+        raise UserError(f"{folder} is not empty, and is not a back-up of agent-rft. Name a new folder.")
 
 
 @contextlib.contextmanager
@@ -94,10 +94,11 @@ def _opened(folder: Path) -> Iterator[None]:
 
 
 def _assert_same_clone(clone: Clone, ledger: Ledger, before: Manifest, folder: Path) -> None:
-    """A back-up is never replaced by one of another clone, or of one that has lost entries."""
+    """Raise UserError if the folder backs up another clone, or if this clone has lost entries or
+    records."""
     ids = ledger.state.ids
     if before.entry is not None and ids.get(before.num_entries) != before.entry:
-        what = f"it holds entry {before.num_entries} of a ledger ({before.entry[:16]}), and this clone's has none such"
+        what = f"it holds entry {before.num_entries} of a ledger ({before.entry[:16]}), and this clone's lacks it"
     elif gone := set(before.runs) - {record.name for record in records.load_all(clone)}:
         what = f"it holds run {min(gone)}, of which this clone has no record"
     else:
@@ -141,7 +142,7 @@ class _Saving:
             files=files_,
             left_out=left_out,
         )
-        os.sync()  # all that it names is on the disk before it
+        os.sync()  # all that the manifest names is on the disk before the manifest
         manifest.write(made, self.folder)
         removed = self._remove_others(made)
         return Saved(made, self._num_copied, self._copied_bytes, removed, self._damaged, kept)
@@ -153,7 +154,8 @@ class _Saving:
             return manifest.place(self.folder, file.sha256).read_bytes()
 
     def _assert_space(self, sources: list[Source]) -> None:
-        """Count what the back-up cannot have yet, and the bundle as large as Git's objects."""
+        """Raise InfrastructureError for too small a disk. Counts what the back-up cannot have yet,
+        and takes the bundle to be as large as Git's objects."""
         needed = 0
         for source in sources:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
@@ -172,7 +174,8 @@ class _Saving:
 
     # -- Git -----------------------------------------------------------------------------------
     def _bundle(self) -> tuple[str, int, dict[str, str], list[str]]:
-        """SHA-256, size, refs and needed commits of a bundle of all that is this clone's own."""
+        """Bundle all that is this clone's own. Returns the bundle's SHA-256, size and refs, and the
+        commits that it needs."""
         refs, before = _refs(self.clone), self.before.git if self.before else None
         if before and before.refs == refs:
             path = manifest.bundle(self.folder, before.bundle)
@@ -218,7 +221,7 @@ class _Saving:
         if source.md5 not in (None, md5):
             self._damaged.append(source.path)
             if known is not None and self._has(source.path):
-                return known  # as it was when it fitted, perhaps
+                return known  # the back-up's copy may be from before the damage
         size = self._put(place, sha256)
         return File(
             path=source.path,
@@ -261,7 +264,7 @@ def _branch(clone: Clone) -> str | None:
 
 
 def _refs(clone: Clone) -> dict[str, str]:
-    """Branches, tags, the ledger, and the recorded runs."""
+    """Return branches, tags, the ledger and the recorded runs: ref -> object."""
     form = "--format=%(refname) %(objectname)"
     lines = clone.git("for-each-ref", form, "refs/heads", "refs/tags", chain.REF).splitlines()
     if clone.is_guest:
@@ -272,7 +275,7 @@ def _refs(clone: Clone) -> dict[str, str]:
 
 
 def _elsewhere(clone: Clone, refs: dict[str, str]) -> list[str]:
-    """Leave out what a remote has, where the history is that of another program and not ours."""
+    """Return options that leave out what a remote has, where the history is another program's."""
     if not clone.is_guest or not clone.git("for-each-ref", "--count=1", "refs/remotes"):
         return []
     left = clone.git("rev-list", "--count", *refs.values(), "--not", "--remotes")
@@ -280,7 +283,7 @@ def _elsewhere(clone: Clone, refs: dict[str, str]) -> list[str]:
 
 
 def _hashes(path: Path) -> tuple[str, str]:
-    """SHA-256 and MD5, in one reading."""
+    """Return SHA-256 and MD5, from one reading."""
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
         while piece := file.read(_PIECE):

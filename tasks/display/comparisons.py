@@ -1,12 +1,12 @@
 """The drift of earlier runs, read from their revisions, for pictures and a table over time.
 
-A run of another recipe has other features, so only runs of one recipe stand together. A run that
-ended before drift has no report, and is only counted. One whose report cannot be read any more is
-told with the reason. Runs in a row with the very same report are one comparison: a schedule that
+A run of another recipe has other features, so a history holds the runs of one recipe. A run that
+ended before drift has no report, and is only counted. A run whose report cannot be read any more is
+shown with the reason. Successive runs with the very same report are one comparison: a schedule that
 found no new window compared nothing new.
 
-After a year such a schedule has hundreds of runs behind it. One question to Git says which of them
-have the same params.yaml and the same dvc.lock, and only one of these is read.
+After a year a schedule has made hundreds of such runs. One question to Git says which of them have
+the same params.yaml and the same dvc.lock, and only one of these is read.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class History:
-    """Those of one recipe, the latest last. `without`: its runs that have no drift report."""
+    """The comparisons of one recipe, the latest last. `without` counts its runs that have no drift
+    report."""
 
     comparisons: list[DriftComparison]
     without: int
 
 
 def history(clone: Clone, model: str, last: int | None = None, before: str | None = None) -> History:
-    """Read those of a recipe's runs, at most the `last` ones. `before`: only runs that were
-    started earlier than this one."""
+    """Read the comparisons of a recipe's runs, at most the `last` ones. With `before`, read only
+    runs that were started earlier than this one."""
     every = records.load_all(clone)[::-1]
     if before is not None:
         names = [record.name for record in every]
@@ -60,13 +61,13 @@ def history(clone: Clone, model: str, last: int | None = None, before: str | Non
         comparison = replace(comparison, name=record.name, window=record.window)
         _put_first(found, comparison)
         if last is not None and len(found) > last:
-            found.pop(0)  # its later runs may not all have been counted
+            found.pop(0)  # the oldest may lack some of the runs that are alike
             break
     return History(found, without)
 
 
 def with_own(clone: Clone, record: RunRecord, root: Path, model: str) -> list[DriftComparison]:
-    """Read those of the last runs and that of `record`, whose files lie below `root`."""
+    """Read the comparisons of the last runs, and that of `record`, whose files lie below `root`."""
     path = root / stage_files.path(DriftReport)
     if not path.exists():
         return []
@@ -80,7 +81,7 @@ def with_own(clone: Clone, record: RunRecord, root: Path, model: str) -> list[Dr
 
 
 def _contents(clone: Clone, every: Sequence[RunRecord]) -> list[str]:
-    """Name what is read of each run: equal names, equal contents."""
+    """Name the contents that are read of each run: equal names mean equal contents."""
     paths = ("params.yaml", "dvc.lock")
     asked = "\n".join(f"{record.revision or ''}:{path}" for record in every for path in paths)
     lines = iter(git(clone.root, "cat-file", "--batch-check", given=asked.encode()).splitlines() if every else ())
@@ -92,8 +93,8 @@ def _contents(clone: Clone, every: Sequence[RunRecord]) -> list[str]:
 
 
 def _is_of(clone: Clone, record: RunRecord, model: str) -> bool:
-    """Tell whether a run is of the recipe. One without a revision, or a damaged one, cannot be
-    asked: it is not left out."""
+    """Say whether a run is of the recipe. A run without a revision or with a damaged one cannot
+    tell, and is not left out."""
     try:
         return record.revision is None or Revision(clone, record.revision).model == model
     except RftError:
@@ -119,7 +120,8 @@ def _comparison(clone: Clone, record: RunRecord) -> DriftComparison | None:
 
 
 def _put_first(found: list[DriftComparison], comparison: DriftComparison) -> None:
-    """Put an earlier one before the others, or count it to the first of them if they are alike."""
+    """Put an earlier comparison before the others. If it equals the first one, count both as
+    one."""
     if found and comparison.report is not None and found[0].report == comparison.report:
         found[0] = replace(comparison, alike=found[0].alike + 1)
     else:

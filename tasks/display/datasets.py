@@ -1,8 +1,8 @@
 """What a run read and made, as MLflow shows datasets: the normalized window, and the three splits.
 
-MLflow gets no row of any of them, only where DVC has the bytes, their hash and how many rows there
-are. Its digest is the output's MD5 in dvc.lock, so two runs show the same dataset exactly when they
-had the same bytes.
+MLflow gets no rows, only the place of the bytes in DVC, their hash and the number of rows. A
+dataset's digest is the output's MD5 in dvc.lock, so two runs show the same dataset exactly when
+they had the same bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Dataset:
     context: str
     """`traffic`, `train`, `validation` or `test`."""
     path: str
-    """Where dvc.lock has it."""
+    """The path in dvc.lock."""
     md5: str
     counts: Mapping[str, int]
     more: Mapping[str, str]
@@ -55,13 +55,14 @@ def _splits(outs: Mapping[str, str], report: reports.ExamplesReport) -> Iterator
 
 
 def _outs(tree: Path, stage: str) -> dict[str, str]:
-    """Output -> md5, as DVC just wrote them."""
+    """Return output -> md5, as DVC just wrote them."""
     lock = yaml.load((tree / "dvc.lock").read_text(encoding="utf-8"), Loader=_LOADER)
     return {row["path"]: row["md5"] for row in lock["stages"][stage]["outs"]}
 
 
 def inputs(datasets: list[Dataset]) -> list[Any]:
-    """As MLflow takes them. One that the run has already stays as it is."""
+    """Return datasets in the form that MLflow takes. One that the run has already stays as it
+    is."""
     from mlflow.entities import Dataset as Shown
     from mlflow.entities import DatasetInput, InputTag
 

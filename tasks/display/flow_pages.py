@@ -1,13 +1,13 @@
 """What Prefect shows of a run: its name, the lines of its stages, its result.
 
-Prefect names a flow run with two random words before we know ours, so the flow run is renamed when
-our run begins. A stage's lines go to the log pages by a logger of our own: Prefect's loggers are
-silent at a terminal, and would print each line twice under `rft up`. Prefect's handler takes them
-from a thread and sends them in batches, so no stage waits for it. `end` sends what is left, before
-a server that lives as long as the command is stopped. The result, in Markdown, is an artifact.
+Prefect gives a flow run a random name of two words. When our run begins, the flow run gets our
+name. A stage's lines go to the log pages through a logger of our own: Prefect's loggers are silent
+at a terminal, and would print each line twice under `rft up`. Prefect's handler sends the lines in
+batches from a thread, so no stage waits for it. A server may live only as long as the command, so
+`end` sends what is left before the server stops. The result, in Markdown, is an artifact.
 
-Outside a flow nothing is sent. A page costs no run: where Prefect does not answer, one line says
-so, and Prefect itself decides what becomes of the flow.
+Outside a flow nothing is sent. A page that fails does not fail the run: where Prefect does not
+answer, one line says so, and Prefect itself decides what becomes of the flow.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tasks.runs.console import Lines
 
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _given_up: set[str] = set()
-"""The flow runs whose pages did not take something. To try again would cost each stage a minute."""
+"""The flow runs whose pages did not take something. Trying again would cost each stage a minute."""
 _LEVELS = {"error: ": logging.ERROR, "warning: ": logging.WARNING}
 
 
 class FlowLines(Lines):
-    """A stage's lines, for the log page of the task that runs now; numbers that count up are
-    thinned as on any page that only grows."""
+    """A stage's lines, for the log page of the task that runs now. Numbers that count up are
+    thinned out, as on any page that only grows."""
 
     def print_line(self, text: str) -> None:
         log(text)
 
 
 def also_on_page(report_line: Callable[[str], None]) -> Callable[[str], None]:
-    """`report_line`, which also goes to the log page."""
+    """Return a `report_line` that also writes to the log page."""
 
     def both(text: str) -> None:
         report_line(text)
@@ -62,12 +62,12 @@ def rename(name: str, report_line: Callable[[str], None]) -> None:
 
 
 def artifact(markdown: str, report_line: Callable[[str], None], key: str | None = None, about: str = "") -> None:
-    """Show a text on the page of the flow run or task run that runs now; one with a key is on
-    Prefect's page of artifacts too.
+    """Show a text on the page of the flow run or task run that runs now. With a key, it is also on
+    Prefect's page of artifacts.
 
-    It is sent as Prefect's functions send it, on the connection that is open already. They open one
-    for each artifact, and emit an event; one that is still on its way when the flow ends makes
-    Prefect warn on the terminal.
+    The request is the one that Prefect's functions send, but on the connection that is open
+    already. Those functions open a connection for each artifact, and emit an event. If an event is
+    still on its way when the flow ends, Prefect warns on the terminal.
     """
     with _page(report_line) as page:
         if page is not None:
@@ -83,14 +83,14 @@ def artifact(markdown: str, report_line: Callable[[str], None], key: str | None 
 
 
 def end() -> None:
-    """Send the lines that wait."""
+    """Send the lines that still wait."""
     if _context() is not None:
         for handler in _logger().handlers:
             handler.flush()
 
 
 def slug(key: str) -> str:
-    """Letters, digits and dashes: what Prefect takes."""
+    """Make a key that Prefect takes: letters, digits and dashes."""
     return _UNFIT.sub("-", key.lower()).strip("-")
 
 
@@ -103,7 +103,7 @@ class _Page:
 
 @contextlib.contextmanager
 def _page(report_line: Callable[[str], None]) -> Iterator[_Page | None]:
-    """What runs now; None where nothing is to be sent."""
+    """Yield the page of what runs now; None where nothing is to be sent."""
     context = _context()
     if context is None:
         yield None
@@ -121,8 +121,8 @@ def _page(report_line: Callable[[str], None]) -> Iterator[_Page | None]:
 
 
 def _context() -> Any:
-    """That of the task or flow that runs now in this thread; None outside a flow, such as in a
-    process that never imported Prefect."""
+    """Return the context of the task or flow that runs now in this thread; None outside a flow,
+    such as in a process that never imported Prefect."""
     known = sys.modules.get("prefect.context")
     return known and (known.TaskRunContext.get() or known.FlowRunContext.get())
 

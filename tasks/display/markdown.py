@@ -1,10 +1,9 @@
-"""A run, a stage and a promotion in words, in the Markdown that the pages of MLflow and Prefect
-show.
+"""A run, a stage and a promotion in words, as Markdown for the pages of MLflow and Prefect.
 
-Whoever opens one of these pages has neither our terminal nor the ledger at hand. So each text says
-what was asked for and what came of it, and ends with the commands that say more. Nothing is
-computed here. The gate's sentences are made from numbers; what a stage says for itself may quote
-conversations, and stays in the clone's logs.
+A reader of these pages has neither our terminal nor the ledger at hand. So each text says what was
+asked for and how it ended, and closes with the commands that say more. Nothing is computed here.
+The gate's sentences are made from numbers. What a stage itself says may quote conversations, and
+stays in the clone's logs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ROWS = {
     "greedy score": ("greedy", "score/mean"),
     "tool calls, P95": ("sampled", "tool_calls/p95"),
 }
-"""Of the table of arms: row -> how it was measured, and the metric."""
+"""The rows of the table of arms: row -> how it was measured, and the metric."""
 _SIGNS = {"passed": "✓", "failed": "✗", "open": "?", "not measured": "!"}
 _LONGEST = 7800
 """MLflow keeps 8,000 characters of a tag. A version's description has 5,000."""
@@ -37,7 +36,7 @@ _LONGEST = 7800
 
 # -- a run -----------------------------------------------------------------------------------------
 def of_run(record: RunRecord, found: Sequence[reports.Report]) -> str:
-    """`found`: the reports that it came to."""
+    """Describe a run. `found` holds the reports that it has written."""
     decision = _find(reports.Decision, found)
     blocks = [_headline(record, decision)]
     if challenger := _find(reports.ChallengerReport, found):
@@ -50,8 +49,8 @@ def of_run(record: RunRecord, found: Sequence[reports.Report]) -> str:
 
 
 def outcome(record: RunRecord) -> str:
-    """Say in a few words how it ended, for MLflow's list, where a run that drift stopped is
-    finished like one that promotes."""
+    """Say in a few words how a run ended. MLflow's list shows a run that drift stopped as finished,
+    like one that promotes."""
     if record.decision:
         return record.decision
     if record.state != "stopped":
@@ -79,13 +78,13 @@ def _headline(record: RunRecord, decision: reports.Decision | None) -> str:
             log = f": why is in its clone, `.rft/logs/{record.name}/{at}.log`" if at else " before its first stage"
             return f"**failed**{where}{log}."
         case "preparing" | "running":
-            return "**begun**. What came of it is written here when it ends or stops."
+            return "**begun**. Its result is written here when it ends or stops."
         case state:
             return f"**{state}**{where}. Its finished stages and unfinished work are kept."
 
 
 def arms(report: reports.ChallengerReport) -> str:
-    """A table with one column per arm."""
+    """Make a table with one column per arm."""
     first = report.arms[0].sampled
     about = f"{counted(len(first.rows), 'test example')}, {counted(first.k, 'rollout')} each at temperature "
     rows = [
@@ -97,7 +96,7 @@ def arms(report: reports.ChallengerReport) -> str:
 
 
 def cell(metric: Metric | None) -> str:
-    """A number with its interval."""
+    """Write a number with its interval."""
     if metric is None:
         return "–"
     form = "z.2f" if abs(metric.value) < 2 else "z.3g"  # z: no -0.00
@@ -106,7 +105,7 @@ def cell(metric: Metric | None) -> str:
 
 
 def _checks(decision: reports.Decision, room: int) -> str:
-    """As many as there is room for, what stood in the way first."""
+    """List as many checks as there is room for, those that stopped the promotion first."""
     lines, left = ["The gate's checks:", ""], room - 120
     checks = [check for group in plain.groups(decision) for check in group.checks]
     for place, check in enumerate(checks):
@@ -153,7 +152,7 @@ def _commands(record: RunRecord, decision: reports.Decision | None) -> str:
 
 # -- a stage ---------------------------------------------------------------------------------------
 def of_stage(stage: str, how: str, numbers: Mapping[str, Metric | float | None]) -> str:
-    """Its final numbers."""
+    """List a stage's final numbers."""
     rows = [(key, _number(number)) for key, number in numbers.items() if number is not None]
     text = "" if how == "ran" else f" ({how}: nothing that it depends on has changed)"
     return f"**{stage}**{text}" + (f"\n\n{_table(('', '95 % interval'), rows)}" if rows else "")
@@ -165,7 +164,8 @@ def _number(number: Metric | float) -> str:
 
 # -- a promotion -----------------------------------------------------------------------------------
 def of_promotion(made: Champion, decision: reports.Decision | None, served: str) -> str:
-    """The registered version that stands for it. `served`: what is served, in words."""
+    """Describe the registered version that stands for a promotion. `served` says in words what is
+    served."""
     gate = f"- the gate said {decision.decision}: {_clipped(decision.reason)}" if decision else ""
     lines = [
         f"**Champion {made.number} of {made.model}**, promoted {made.time} by {made.who}: {_clipped(made.why)}.",
@@ -188,7 +188,7 @@ def of_beginning(model: str) -> str:
 
 
 def audit(model: str, number: int) -> str:
-    """The command that recomputes every link of a version, as it is typed in any clone."""
+    """Return the command that recomputes every link of a version, in any clone."""
     return f"rft audit {model}@{number}"
 
 
@@ -199,7 +199,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _clipped(text: str) -> str:
-    """One line, and not the whole page."""
+    """Shorten a text to one line that leaves room on the page."""
     text = " ".join(text.split()).rstrip(".")
     return text if len(text) <= 1000 else f"{text[:1000]}…"
 

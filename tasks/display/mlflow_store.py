@@ -1,16 +1,15 @@
-"""MLflow's store: how it is reached, and the only place where a run's numbers go there.
+"""MLflow's store: how it is reached, and the only code that sends it a run's numbers.
 
 Its address is absolute, at the clone's root, unless MLFLOW_TRACKING_URI names a server.
 
-tracking.py says what is to be shown, a line of JSON each; an outbox keeps the lines and sends them
-from a thread of its own (tasks/runs/outbox.py); here one is told to the store. So a store that is
-locked, full, read-only, gone or slow holds no run, and ends none.
+tracking.py writes a line of JSON for each thing to be shown. An outbox keeps the lines and sends
+them from a thread of its own (tasks/runs/outbox.py). This module gives one line to the store. So a
+store that is locked, full, read-only, gone or slow neither delays nor ends a run.
 
-A line can be told twice: settings, tags, datasets, pages and the state stay as they are, and of
-numbers only those of later steps are new. After anything that went wrong the run is looked up
-anew: by the id in its record, then by its name, and where this store has none it is created. A
-store can lose a run that it had: a database was removed, or replaced. Then all lines of the run are
-told again from its file.
+A line can be sent twice. Settings, tags, datasets, pages and the state stay the same, and only
+numbers of later steps are added. After an error the run is looked up again: by the id in its
+record, then by its name. If this store does not have it, it is created. A store can lose a run when
+its database is removed or replaced. Then all lines of the run are sent again from its file.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ BATCH = 1000
 """Numbers in one request."""
 _PARAMS = 100
 _BUGS = (TypeError, LookupError, AttributeError)
-"""Of a line that no store can take."""
+"""Errors from a line that no store can take."""
 _WORDS = {
-    "database is locked": "its database is locked. End what holds it",
+    "database is locked": "its database is locked. End the program that holds it",
     "readonly database": "its database is read-only. Let this user write it",
     "unable to open database": "its database cannot be opened. Let this user read and write its folder",
     "disk is full": "its disk is full. Free some space",
@@ -62,7 +61,7 @@ def address(clone: Clone) -> str:
 
 
 def load(clone: Clone) -> None:
-    """Import what a client will need. The store itself is not opened yet."""
+    """Import what a client will need, without opening the store."""
     quiet()
     importlib.import_module("mlflow")
     if not address(clone).startswith("http"):
@@ -70,7 +69,8 @@ def load(clone: Clone) -> None:
 
 
 def client(clone: Clone) -> Any:
-    """An MlflowClient for tracking and registry. Raises InfrastructureError without a store."""
+    """Return an MlflowClient for tracking and registry. Raises InfrastructureError without a
+    store."""
     quiet()
     from mlflow import MlflowClient
 
@@ -79,7 +79,7 @@ def client(clone: Clone) -> Any:
         # two first runs at once would both lay out the database, and spoil each other's work
         with records.held(clone.state / "mlflow.lock", wait=True):
             return MlflowClient(tracking_uri=address(clone), registry_uri=address(clone))
-    except Exception as error:  # of SQLAlchemy, where its database is locked or cannot be opened
+    except Exception as error:  # from SQLAlchemy, if the database is locked or cannot be opened
         raise InfrastructureError(f"{name(clone)} does not open: {describe(error)}") from error
 
 
@@ -102,13 +102,13 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=message, category=SADeprecationWarning)
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # it logs, with a traceback, what it then raises
+    # it logs an error with a traceback, and then raises it
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def run_of(client: Any, model: str, run: str) -> str | None:
-    """The id of the MLflow run that shows this run, where this store has it. A run that was made in
-    another clone may be in another store."""
+    """Return the id of the MLflow run that shows this run; None where this store does not have it.
+    A run of another clone may be in another store."""
     found = client.get_experiment_by_name(model)
     if found is None or "'" in run:
         return None
@@ -130,7 +130,8 @@ def without_password(uri: str) -> str:
 
 
 def _forget(clone: Clone) -> None:
-    """Open the database anew, for a file that is another one now: MLflow keeps it open."""
+    """Make MLflow open the database again: it keeps a file open that was replaced by another
+    one."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from mlflow.tracking._tracking_service import utils
 
@@ -142,12 +143,15 @@ def _forget(clone: Clone) -> None:
 
 # -- a run's lines ---------------------------------------------------------------------------------
 class Store:
-    """The MLflow of a clone, as a receiver of lines. `found` is told the id of an MLflow run."""
+    """The MLflow of a clone, as a receiver of lines. `found` gets the id of each MLflow run."""
 
     def __init__(self, clone: Clone, found: Callable[[str, str], None]):
         self._clone, self._found = clone, found
         self._held: _Held | None = None
         self._database: tuple[int, int] | None = None
+        self.is_over = False
+        """Whether the run's end has stopped waiting. A call may hang on a locked database until
+        then. It must not write after the process that sends the lines again."""
         self.name = name(clone)
 
     def send(self, piece: Piece) -> None:
@@ -156,6 +160,7 @@ class Store:
             if self._held is None or self._held.run != told["run"] or self._file() != self._database:
                 self._held = None
                 self._held = self._opened(piece, told)
+            self._stop_if_over()
             self._held.take(told)
         except Exception as error:
             self._held = None
@@ -167,15 +172,17 @@ class Store:
         return describe(error.__cause__ or error)
 
     def _opened(self, piece: Piece, told: Mapping[str, Any]) -> _Held:
-        """Find the run, or create it and tell it what the store has lost."""
+        """Find the run, or create it and send what the store has lost."""
         if self._database is not None and self._file() != self._database:
             _forget(self._clone)
         opened = client(self._clone)
         place = experiment(opened, self._clone, told["model"])
         run_id = self._kept_id(opened, told["run"]) or run_of(opened, told["model"], told["run"])
         is_new = run_id is None
+        self._stop_if_over()
         if run_id is None:
             run_id = opened.create_run(place, run_name=told["run"], tags={"run": told["run"]}).info.run_id
+            self._stop_if_over()
         self._found(told["run"], run_id)
         self._database = self._file()
         held = _Held(opened, told["run"], run_id)
@@ -185,8 +192,12 @@ class Store:
                 held.take(json.loads(each.line))
         return held
 
+    def _stop_if_over(self) -> None:
+        if self.is_over:
+            raise InfrastructureError("the run is over, and another process sends what is left")
+
     def _kept_id(self, opened: Any, run: str) -> str | None:
-        """The id in the run's record, where this store has it."""
+        """Return the id in the run's record; None where this store does not have it."""
         from mlflow.exceptions import MlflowException
 
         path = records.path(self._clone, run)
@@ -201,8 +212,8 @@ class Store:
             raise
 
     def _file(self) -> tuple[int, int] | None:
-        """Which file the database is; None where it is none. An open one that was removed takes
-        everything, and nobody ever sees it."""
+        """Say which file the database is; None where it is not a file. A removed file that is still
+        open takes every line, and nobody ever sees them."""
         with contextlib.suppress(OSError):
             kind, _, path = address(self._clone).partition(":///")
             if kind == "sqlite":
@@ -212,7 +223,7 @@ class Store:
 
 
 class _Held:
-    """One of our runs in MLflow, as it is open now."""
+    """The MLflow run that is open now."""
 
     def __init__(self, opened: Any, run: str, run_id: str):
         self.run, self._client, self._id = run, opened, run_id
@@ -242,7 +253,7 @@ class _Held:
         self._client.log_inputs(self._id, datasets=datasets.inputs(found))
 
     def _metrics(self, given: list[tuple[str, float, int, int]]) -> None:
-        """Rows of name, value, step and milliseconds since 1970."""
+        """Send rows of name, value, step and milliseconds since 1970."""
         from mlflow.entities import Metric
 
         batch: list[Any] = []
@@ -260,5 +271,5 @@ class _Held:
         return last
 
     def _page(self, given: str) -> None:
-        if Path(given).exists():  # else it was removed with its run's bytes
+        if Path(given).exists():  # otherwise it was removed with its run's bytes
             self._client.log_artifact(self._id, given)

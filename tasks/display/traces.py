@@ -1,10 +1,9 @@
-"""Rollouts as MLflow traces: a rollout, its turns, their tool calls, each a span with input and
-output.
+"""Rollouts as MLflow traces: a span for the rollout, for each turn, and for each tool call.
 
 Traces are built from the rollout log, so nothing in the loop knows of MLflow. A trace's id is a
-function of the run and the rollout: exporting twice writes the same trace again, and the next
+function of the run and the rollout. So exporting twice writes the same trace again, and the next
 export completes one that was cut off. The log holds no wall times, so spans are a millisecond
-apart, from the start of the run: their order is true, their length says nothing.
+apart, from the start of the run: their order is true, but their length means nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def export(clone: Clone, record: RunRecord, rows: Sequence[LogRow], report: Call
             report(number)
     except MlflowException as error:
         raise InfrastructureError(
-            f"MLflow took no trace: {error}. What was exported stays; the same command goes on."
+            f"MLflow did not take a trace: {error}. What was exported stays; the same command goes on."
         ) from None
     return experiment.name
 
@@ -58,13 +57,14 @@ def trace_id(run: str, row: LogRow) -> str:
 
 
 def _hex(run: str, row: LogRow, *place: object) -> str:
-    """The id of a rollout, or of a place in it, within a run: a repeated run has equal rollouts."""
+    """Return the id of a rollout, or of a place in it. It depends on the run, because a repeated
+    run has equal rollouts."""
     parts = (run, row.stage, row.arm, row.step, row.sample, row.attempt, row.rollout_id, *place)
     return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(parts)).hex
 
 
 def _base64(digits: str) -> str:
-    """The form of ids in OpenTelemetry's JSON."""
+    """Return an id in the form of OpenTelemetry's JSON."""
     return base64.b64encode(bytes.fromhex(digits)).decode()
 
 
@@ -102,7 +102,7 @@ def _info(row: LogRow, record: RunRecord, experiment_id: str, spans: Sequence[Sp
 
 
 def _last(row: LogRow) -> str:
-    """The last message that the policy was given."""
+    """Return the last message that the policy was given."""
     opening = transcript.dialogue(row).opening
     return str(opening[-1].get("content", ""))[:1000] if opening else ""
 
@@ -113,7 +113,8 @@ def _answer(row: LogRow) -> str:
 
 
 def _spans(row: LogRow, run: str, start: int) -> Iterator[Span]:
-    """The root first. Times are ticks: a call takes one, and what holds others ends after them."""
+    """Yield the spans, the root first. Times are ticks: a call takes one, and a span ends after
+    those inside it."""
     dialogue = transcript.dialogue(row)
     failed = row.reward is None
     ends = sum(1 + len(turn.calls) for turn in dialogue.turns) + 1

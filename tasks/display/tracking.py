@@ -1,16 +1,16 @@
-"""What MLflow shows of a run: one MLflow run, its settings, each stage's numbers, training live,
-the HTML page.
+"""What MLflow shows of a run: its settings, each stage's numbers, training live, the HTML page.
 
-It is for display: nothing is computed from what is read back. Bytes stay in DVC. What is to be
-shown is kept in `.rft/mlflow/RUN.ndjson` until the store has taken it (mlflow_store.py), so a run
-neither waits for the store nor ends with it, and what could not be shown is made up for: later in
-the run, at its end, by the next run, or by an approval. The MLflow run's id is kept in the run's
-record, so an adopted run continues the same one, and no step of a metric is logged twice.
+Each of our runs has one MLflow run. It is for display only: nothing is computed from what is read
+back, and bytes stay in DVC. What is to be shown waits in `.rft/mlflow/RUN.ndjson` until the store
+has taken it (mlflow_store.py). So a run does not wait for the store, and does not fail with it.
+What could not be shown is sent later: during the run, at its end, by the next run, or by an
+approval. The run's record keeps the MLflow run's id, so an adopted run continues the same one, and
+no step of a metric is logged twice.
 
-Training writes metrics.jsonl under `.rft/` and prints where (`[train] metrics PATH`), and so does
-a warm start (`[policy] metrics PATH`). `Live` follows the file from a thread, in batches, whole
-lines only. When the stage is over, the stage's metrics.jsonl fills what is missing. A stage that
-DVC did not have to run logs its final numbers, with a tag that says so.
+Training writes metrics.jsonl under `.rft/` and prints the path (`[train] metrics PATH`), and so
+does a warm start (`[policy] metrics PATH`). `Live` follows the file in a thread, in batches of
+whole lines. When the stage is over, the stage's metrics.jsonl fills the gaps. A stage that DVC did
+not have to run logs its final numbers, with a tag that says so.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from tasks.runs.run import Run
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run."""
 FOLDER = "mlflow"
-"""Of `.rft/`: what MLflow was not told yet."""
+"""The folder in `.rft/` with what MLflow was not told yet."""
 EVERY_S = 2.0
 MAX_VALUE = 6000  # MLflow's limit for a parameter's text
 SETTLE_S = 5.0
-"""At the end of a run, for a store that answers: its record names the MLflow run by then."""
+"""How long the end of a run waits for a store that answers: then its record names the MLflow
+run."""
 Row = Mapping[str, Any]
 ReportLine = Callable[[str], None]
 
 
 class Tracker:
-    """One of our runs in MLflow. Nothing here raises or waits for the store, but `settle` and
-    `close` for a while."""
+    """One of our runs in MLflow. Nothing here raises, and only `settle` and `close` wait for the
+    store, for a while."""
 
     def __init__(self, run: Run, model: str, report_line: ReportLine):
         self._run, self._model = run, model
-        self._outbox = Outbox(
-            run.clone, FOLDER, run.name, Store(run.clone, self._found), report_line, "line", whole=True
-        )
+        self._store = Store(run.clone, self._found)
+        self._outbox = Outbox(run.clone, FOLDER, run.name, self._store, report_line, "line", whole=True)
         self._put("status", "RUNNING")
 
     def _found(self, run: str, run_id: str) -> None:
@@ -75,7 +75,7 @@ class Tracker:
         self.tag(**tags)
 
     def datasets(self, found: list[datasets.Dataset]) -> None:
-        """Name what the run read and made; an adopted run has them already."""
+        """Name what the run read and made. An adopted run may have shown it already."""
         if found:
             self._put("datasets", [asdict(each) for each in found])
 
@@ -92,8 +92,8 @@ class Tracker:
         self.tag(**{f"stage.{stage}": "ran" if how == "ran" else f"cached ({how})"})
 
     def steps(self, rows: Iterable[Row], prefix: str = "", kept: bool = True) -> None:
-        """Log numbers by step; what MLflow has already is left out. `kept`: False for what comes
-        once more when its stage is over."""
+        """Log numbers by step, without those that MLflow has already. `kept` is False for numbers
+        that come once more when their stage is over."""
         now = int(time.time() * 1000)
         batch = [
             (metric_key(prefix + name), float(value), int(row["step"]), now)
@@ -114,12 +114,13 @@ class Tracker:
         self._put("status", _status(state))
 
     def settle(self, patience_s: float = SETTLE_S) -> bool:
-        """Wait until MLflow shows all of it; not where it is in trouble."""
+        """Wait until MLflow shows all of it. Does not wait for a store that is in trouble."""
         return self._outbox.settle(patience_s)
 
     def close(self) -> None:
-        """Wait for what is on its way, and say what MLflow does not show yet."""
+        """Wait for what is being sent, and say what MLflow does not show yet."""
         self._outbox.close()
+        self._store.is_over = True
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
@@ -136,11 +137,11 @@ class Live:
         self._tracker, self._over = tracker, threading.Event()
         self._paths: dict[Path, str] = {}
         self._told: dict[Path, int] = {}
-        """How many rows of a file."""
+        """File -> the number of its rows that were sent."""
         self._thread: threading.Thread | None = None
 
     def follow(self, path: Path, prefix: str) -> None:
-        """Follow one more file of numbers by step. `prefix`: of their names."""
+        """Follow one more file of numbers by step. Their names get the `prefix`."""
         self._paths[path] = prefix
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -156,7 +157,7 @@ class Live:
             for path, prefix in [*self._paths.items()]:
                 rows = whole_rows(path)
                 told = self._told.get(path, 0)
-                # one that was rewritten is told anew: MLflow takes no step twice
+                # a rewritten file is sent from its start: MLflow takes no step twice
                 self._tracker.steps(rows[told if told <= len(rows) else 0 :], prefix, kept=False)
                 self._told[path] = len(rows)
 
@@ -166,13 +167,14 @@ def _status(state: str) -> str:
 
 
 def says_its_end(clone: Clone, record: RunRecord) -> bool:
-    """Whether what is kept of a run says under which revision it is recorded."""
+    """Say whether the lines kept of a run name the revision that recorded it."""
     kept = (json.loads(piece.line) for piece in outbox.pieces(_file(clone, record.name)))
     return any(told["do"] == "tags" and told["given"].get("revision") == record.revision for told in kept)
 
 
 def tell_end(clone: Clone, record: RunRecord, tags: Mapping[str, str | None], page: Path | None) -> None:
-    """Add how a run ended that could not say so: its process was killed, or its disk was full."""
+    """Add how a run ended that could not add it itself: its process was killed, or its disk was
+    full."""
     file = _file(clone, record.name)
     begun = json.loads(next(outbox.pieces(file)).line)
     told: list[tuple[str, Any]] = [
@@ -196,15 +198,15 @@ def keep_id(clone: Clone, run: str, run_id: str) -> None:
 
 
 def make_up(clone: Clone, report_line: ReportLine) -> None:
-    """Tell MLflow what it could not be told before, of runs that are over; no wait where nothing is
-    left."""
+    """Send MLflow what it could not take before, about runs that are over. Does not wait if nothing
+    is left."""
     if outbox.owed(clone, FOLDER):
         store = Store(clone, lambda run, run_id: keep_id(clone, run, run_id))
         Outbox(clone, FOLDER, None, store, report_line, "line", whole=True).close()
 
 
 def whole_rows(path: Path) -> list[Row]:
-    """The whole lines of a metrics.jsonl, which may be missing, or rewritten meanwhile."""
+    """Return the whole lines of a metrics.jsonl. It may be missing, or being rewritten."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -213,8 +215,8 @@ def whole_rows(path: Path) -> list[Row]:
 
 
 def flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`{"train": {"lr": 0.1}}` -> ("train.lr", "0.1"). Of headers, variables alone are shown
-    (`env:NAME`), in lists too."""
+    """Yield settings by dotted name: `{"train": {"lr": 0.1}}` gives ("train.lr", "0.1"). Headers
+    show only names of variables (`env:NAME`), in lists too."""
     for key, value in raw.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -225,7 +227,7 @@ def flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _hidden(key: str, value: Any) -> Any:
-    """A setting without the literal values of headers and environments."""
+    """Return a setting without the literal values of headers and environments."""
     if isinstance(value, list):
         return [_hidden(key, item) for item in value]
     if not isinstance(value, Mapping):
@@ -236,7 +238,7 @@ def _hidden(key: str, value: Any) -> Any:
 
 
 def metric_key(name: str) -> str:
-    """MLflow allows letters, digits and _-. :/ in names."""
+    """Make a name that MLflow allows: letters, digits and _-. :/"""
     return "".join(letter if letter.isalnum() or letter in "_-. :/" else "_" for letter in name)[:250]
 
 

@@ -1,11 +1,13 @@
-"""What tells from outside the chain that it is whole: it must hold every entry that is named here.
+"""Evidence from outside the chain that it is whole: the chain must hold every entry named here.
 
-A chain that was cut, rewound or replaced is valid in itself. So it is compared with what else knows
-it: the genesis that infra/ledger.yaml names, the head that this clone saw last (memory.py), and the
-entry that each run's revision names in its message, as `Ledger: NUMBER SHA256`: the head at the
-time of the run. Whoever wants to hide an entry must find and change all of them.
+A chain that was cut, rewound or replaced is valid in itself. So it is compared with three things:
+- the genesis that infra/ledger.yaml names;
+- the head that this clone saw last (memory.py);
+- the head at the time of each run, which the run's revision names in its message (`Ledger: NUMBER
+  SHA256`).
 
-A new kind of anchor is one more function in ANCHORS.
+To hide an entry, one must find and change all of them. A new kind of anchor is one more function in
+ANCHORS.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _TRAILER = re.compile(rf"^{TRAILER}: (\d{{1,9}}) ([0-9a-f]{{64}})$", re.MULTILIN
 
 
 class CloneBehind(Damaged):
-    """Something names a ledger, or an entry of it, that this clone does not have. It was cut, or is
-    to be fetched first."""
+    """Something names a ledger, or an entry of it, that this clone does not have. The ledger was
+    cut, or must be fetched first."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,12 @@ class Known:
     number: int
     entry: str
     where: str
-    """Who says so, and what to do when they are wrong."""
+    """What names the entry, and the remedy if it is wrong."""
 
 
 def revisions(clone: Clone) -> Iterator[Known]:
-    """What the run revisions of this clone know; the last such line of a message counts."""
+    """Yield the entries that the run revisions of this clone name. In a message the last such line
+    counts."""
     form = "--format=%(refname)%00%(contents)%00"
     found = clone.git("--no-replace-objects", "for-each-ref", form, "refs/exps").split("\0")
     for ref, message in zip(found[::2], found[1::2], strict=False):
@@ -71,8 +74,8 @@ def assert_known(clone: Clone, stored: list[Stored]) -> None:
 
 
 def assert_genesis(shared: Shared, stored: list[Stored], restarted: bool = False) -> None:
-    """Raise Damaged when the ledger is not the one that infra/ledger.yaml names, or was restarted
-    since, unless that is to be accepted."""
+    """Raise Damaged when the ledger is not the one that infra/ledger.yaml names. Also when it was
+    restarted since, unless `restarted` accepts that."""
     newest = chain.genesis(stored)
     if shared.genesis in (None, newest.entry.id):
         return

@@ -1,7 +1,8 @@
-"""What people said about a request that counts at a moment: its approvals and its overrides.
+"""Which approvals and overrides of a request count at a given time.
 
-What somebody signed stays in the chain, and stops counting when they lose the role or the key, when
-it expires, when the ledger is restarted, or when four eyes become the rule and the run is theirs.
+A signed statement stays in the chain. It stops counting when the person loses the role or the key,
+when it expires, or when the ledger is restarted. It also stops counting when four eyes become the
+rule and the person started the run.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ DECIDES: tuple[Role, ...] = ("owner", "approver")
 
 @dataclass(frozen=True)
 class ApprovalStatus:
-    """How far a request has come."""
+    """The approvals that a request has and needs."""
 
     counting: tuple[SignedEntry, ...]
     needed: int
     why: str
-    """Why so many."""
+    """Why so many are needed."""
 
     @property
     def is_enough(self) -> bool:
@@ -39,7 +40,8 @@ def approval_status(state: Facts, request: RequestState, time: str) -> ApprovalS
 
 
 def counting(state: Facts, request: RequestState, time: str) -> list[SignedEntry]:
-    """The approvals that count now: one for each person who still has the role and the key."""
+    """Return the approvals that count at this time: one for each person who still has the role and
+    the key."""
     found: dict[str, SignedEntry] = {}
     for approval in request.approvals:
         if _stands(state, request, approval, DECIDES, time) and not is_own(state, request, approval.person):
@@ -48,14 +50,14 @@ def counting(state: Facts, request: RequestState, time: str) -> list[SignedEntry
 
 
 def overriding(state: Facts, request: RequestState, time: str) -> list[SignedEntry]:
-    """The overrides of uncommitted code that still stand."""
+    """Return the overrides of uncommitted code that still stand."""
     stand = [override for override in request.overrides if _stands(state, request, override, ("owner",), time)]
     return [override for override in stand if not is_own(state, request, override.person)]
 
 
 def _stands(state: Facts, request: RequestState, signed: SignedEntry, roles: Iterable[Role], time: str) -> bool:
-    """Whether what a person said still counts: they have the role and the key, it has not expired,
-    and the ledger was not restarted since."""
+    """Say whether a person's statement still counts: the person has the role and the key, the
+    statement has not expired, and the ledger was not restarted since."""
     statement, person = signed.verified_statement.statement, signed.person
     holds = state.policy.person_of(signed.verified_statement.key) == person and {*state.policy.roles_of(person)} & {
         *roles
@@ -64,10 +66,11 @@ def _stands(state: Facts, request: RequestState, signed: SignedEntry, roles: Ite
 
 
 def end(state: Facts, request: RequestState, statement: Statement) -> str:
-    """Until when a statement about a request counts: as it says, or less, by the rules."""
+    """Return until when a statement about a request counts: the earlier of its own limit and that
+    of the rules."""
     return min(statement.expires, later(statement.time, days=state.policy.rules_of(request.act.model).approval_days))
 
 
 def is_own(state: Facts, request: RequestState, person: str) -> bool:
-    """Whether four eyes forbid this person to approve."""
+    """Say whether the rule of four eyes forbids this person to approve."""
     return state.policy.rules_of(request.act.model).four_eyes and person == request.starter_name

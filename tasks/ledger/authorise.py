@@ -1,15 +1,16 @@
 """The one function that decides whether an entry may stand: `authorise(state, proposal)`.
 
-It is asked before an entry is appended, and again for every entry of a chain that is verified. So
-there is no second path: what it refuses cannot be promoted here, and is named as wrong in a chain
+It is called before an entry is appended, and again for every entry of a chain that is verified. So
+there is no second path. What it refuses cannot be promoted here, and is named as wrong in a chain
 that another program wrote. It judges by the state before the entry and by the entry's own time. It
 reads nothing else: no clock, no file, no registry.
 
-    who         the machine must be enrolled; a person's statement must be of an enrolled key, in
-                a role that may do this, about this very content, not expired, and new
-    promotion   enough approvals of different people, nobody who started the run where four eyes
-                are the rule, no rejection of this prompt and weights, the champion still the one
-                that the run was judged against, and an override for uncommitted code
+    who         The machine must be enrolled. A person's statement must be signed with an enrolled
+                key, in a role that may do this, about this very content, not expired, and new.
+    promotion   It needs enough approvals of different people. Where four eyes are the rule, the
+                person who started the run does not count. This prompt and these weights must not
+                be rejected. The champion must still be the one against which the run was judged.
+                Uncommitted code needs an override.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tasks.ledger.statement import SKEW_S, Statement, later
 
 
 class Refused(UserError):
-    """The entry may not stand. Says why, and what would be needed."""
+    """The entry may not stand. The message says why, and what is needed."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Proposal:
     machine: str
     """The key that signs the commit, by fingerprint."""
     verified_statement: VerifiedStatement | None = None
-    """Of a person whose signature was verified."""
+    """The statement of a person whose signature was verified."""
 
 
 def authorise(state: State, proposal: Proposal) -> None:
-    """Return when the entry may stand. Raises Refused."""
+    """Return if the entry may stand. Otherwise raises Refused."""
     act, verified_statement = proposal.act, proposal.verified_statement
     if isinstance(act, Genesis):
         _genesis(state, proposal, act)
@@ -98,8 +99,8 @@ def authorise(state: State, proposal: Proposal) -> None:
 
 
 def _genesis(state: State, proposal: Proposal, act: Genesis) -> None:
-    """The first entry, or a restart. Any machine may make one, because the keys may all be lost:
-    whoever reads the ledger must accept it by name (see restart.py)."""
+    """Judge the first entry, or a restart. Any machine may make one, because all keys may be lost.
+    So every reader of the ledger must accept a restart by name (see restart.py)."""
     _unsigned(proposal.verified_statement)
     _need(proposal.machine == keys.fingerprint(act.machine), "a genesis is signed by the machine that it names")
     if state.number == 0:
@@ -112,7 +113,7 @@ def _genesis(state: State, proposal: Proposal, act: Genesis) -> None:
 
 
 def _unsigned(verified_statement: VerifiedStatement | None) -> None:
-    """A statement counts once, so it must not be used up where nobody asks for one."""
+    """Refuse a statement where none is needed: it counts once, so it must not be used up."""
     _need(verified_statement is None, "it carries a person's statement, and takes none")
 
 
@@ -141,7 +142,7 @@ def _statement(state: State, proposal: Proposal, verified_statement: VerifiedSta
 
 
 def _signed(state: State, verified_statement: VerifiedStatement | None, act: str, roles: Iterable[Role]) -> Statement:
-    """The statement of this act, by somebody in one of the roles."""
+    """Return the statement of this act, which somebody in one of the roles must have signed."""
     if verified_statement is None:
         raise Refused(f"to {act} needs a signed statement of a person, and there is none.")
     _need(
@@ -264,7 +265,8 @@ def _request(state: State, proposal: Proposal, act: Request) -> None:
 
 
 def _assert_registered(state: State, act: Request) -> None:
-    """A request rests on a look that was registered before it, under the policy's thresholds."""
+    """Refuse a request without a look that was registered before it, under the policy's
+    thresholds."""
     look = state.looks.get(act.registration)
     if look is None or look.act.model != act.model:
         raise Refused(f"entry {act.registration} registers no look of {act.model}.")
@@ -324,7 +326,8 @@ def _judged_against(state: State, asked: Request) -> None:
 
 
 def assert_not_rejected(state: State, act: Request, so: str = "") -> None:
-    """Raise Refused when somebody said no to this prompt and these weights. `so`: what it stops."""
+    """Raise Refused if somebody rejected this prompt and these weights. `so` begins the message
+    with what that stops."""
     if no := state.rejection_of(act):
         raise Refused(
             f"{so}this prompt and these weights of {act.model} were rejected by {no.person} on {no.time} (entry "

@@ -4,9 +4,10 @@
         ledger.state.champion("icd10")
         ledger.append(act, signed)          # authorised, signed, pushed, then the clone's own ref
 
-Appending is a compare-and-set twice: `git push` without force across clones, `git update-ref` with
-the old value in this one. With a remote the push comes first, so this clone never knows an entry
-that the others do not. A process that dies in between loses nothing: the next one fetches.
+Appending is two compare-and-set operations: `git push` without force across clones, and `git
+update-ref` with the old value in this clone. With a remote the push comes first, so this clone
+never knows an entry that the others cannot see. A process that dies in between loses nothing: the
+next one fetches.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Ledger:
     clone: Clone
     shared: Shared
     stored: list[Stored]
-    """Oldest first; empty: nothing was decided yet."""
+    """The entries, oldest first; empty: nothing was decided yet."""
     state: State
     report_line: Callable[[str], None]
     at_remote: bool = False
@@ -53,8 +54,8 @@ class Ledger:
         return self.stored[-1].commit.id if self.stored else None
 
     def begin(self, restarts: Stored | None = None, reason: str | None = None) -> None:
-        """Make the genesis, signed by this clone's machine key. Does nothing where there is one,
-        unless the ledger is to be restarted after its last entry (see restart.py)."""
+        """Make the genesis, signed by this clone's machine key. Does nothing if there is one,
+        except for a restart of the ledger after its last entry (see restart.py)."""
         if self.stored and restarts is None:
             return
         machine = keys.machine(self.clone)
@@ -77,23 +78,24 @@ class Ledger:
         )
 
     def _pin_once(self) -> None:
-        """Name the ledger in a tracked file once a person counts on it. A trial that nobody
-        approved leaves the working tree as it was."""
+        """Name the ledger in a tracked file once a person is enrolled. A trial in which nobody
+        approved anything leaves the working tree as it was."""
         if self.shared.genesis is None and self.state.policy.people:
             self._pin()
 
     def append(self, act: Act, signed: Signed | None = None, files: dict[str, bytes] | None = None) -> Entry:
-        """Append an entry if `authorise` lets it stand. Raises Refused, AppendConflict, WrongClock,
-        InfrastructureError; nothing is half done then."""
+        """Append an entry if `authorise` allows it. Raises Refused, AppendConflict, WrongClock or
+        InfrastructureError; then nothing is half done."""
         self.begin()
-        self._pin_once()  # a process died between the two lines that follow
+        self._pin_once()  # an earlier process may have died between `_append` and `_pin_once` below
         name = self.state.policy.machine_of(keys.machine(self.clone).fingerprint)
         made = self._append(act, signed, files or {}, name)
         self._pin_once()
         return made
 
     def statement(self, act: str, reason: str, days: float | None = None, **about: object) -> Statement:
-        """What a person is to sign now. It names the ledger, which begins where there is none."""
+        """Make a statement for a person to sign now. It names the ledger, so a missing ledger is
+        begun."""
         self.begin()
         time = now(self)
         rules = self.state.policy.rules_of(str(about.get("model")))
@@ -141,7 +143,7 @@ class Ledger:
         commit = chain.make(self.clone, entry, files, parents, machine)
         with objects.opened(self.clone) as found:
             for revision in parents[1:]:
-                found.commit(revision)  # raises for one that is not here: no push could carry it
+                found.commit(revision)  # raises for a missing revision: no push could carry it
             stored = chain.stored(found, commit)
         verify.check_entry(state, stored)  # as every reader will, before anybody can see it
         if self.shared.remote:
@@ -161,14 +163,14 @@ class Ledger:
 
 
 def _new_machine_name(act: Act) -> str:
-    """The name of a machine that this very entry enrols."""
+    """Return the name of a machine that this very entry enrols."""
     if isinstance(act, PolicyChange) and isinstance(act.change, EnrolMachine):
         return act.change.name
     raise AssertionError("authorise let an unknown machine append")
 
 
 def now(ledger: Ledger) -> str:
-    """The time of the next entry: never before the last one (see clocks.py)."""
+    """Return the time of the next entry, which is never before the last one (see clocks.py)."""
     return max(statement.now(), ledger.state.time)
 
 
@@ -179,7 +181,8 @@ def machine_name(fingerprint: str) -> str:
 
 # -- opening ---------------------------------------------------------------------------------------
 def lock(clone: Clone) -> Path:
-    """Held while the ledger is read to be appended to, and while what it says is carried out."""
+    """Return the lock that is held during an append, from the read before it, and while the result
+    is carried out."""
     return clone.state / "registry.lock"
 
 
@@ -187,10 +190,10 @@ def lock(clone: Clone) -> Path:
 def opened(
     clone: Clone, fetch: bool = True, reverify: bool = False, report_line: Callable[[str], None] = print
 ) -> Iterator[Ledger]:
-    """Open the ledger, verified, under the clone's lock. `reverify`: verify every signature again.
+    """Open the ledger, verified, under the clone's lock. `reverify` verifies every signature again.
 
-    Raises Damaged for a ledger that was tampered with, InfrastructureError for a remote that does
-    not answer.
+    Raises Damaged for a ledger that was tampered with, and InfrastructureError for a remote that
+    does not answer.
     """
     with records.held(lock(clone), wait=True):
         yield read(clone, fetch, reverify, report_line, locked=True)
@@ -204,14 +207,14 @@ def read(
     restarted: bool = False,
     locked: bool = False,
 ) -> Ledger:
-    """Read and verify. `locked`: the lock is held already. `restarted`: a restart that nobody has
-    accepted here yet is not an error.
+    """Read and verify the ledger. `locked`: the caller holds the lock. `restarted`: a restart that
+    nobody has accepted here yet is not an error.
 
     Fetches anyway when something here names an entry that this clone does not have yet.
 
-    What was seen, and the clone's ref, are written under the lock alone: else a reader that took
-    long would step back what an append has written meanwhile. So where somebody else holds it, or
-    this user may not write here, reading changes nothing.
+    The memory of what was seen, and the clone's ref, are written only under the lock. Otherwise a
+    slow reader could replace what an append has written meanwhile by older values. So if another
+    process holds the lock, or this user may not write here, reading changes nothing.
     """
     with ExitStack() as stack:
         writes = locked or _took(stack, clone)
@@ -277,13 +280,14 @@ def _read(
 
 
 def _replay(clone: Clone, stored: list[Stored], seen: LastVerified | None, reverify: bool) -> State:
-    """What was verified before is believed only for a machine key that the ledger knows: whoever
-    can write files can bring a key of their own, and a memory that fits it.
+    """Replay the chain, and skip the signatures that this clone has verified before. The memory of
+    them counts only for a machine key that the ledger knows. Otherwise an attacker who can write
+    files could bring a key of their own, and a memory that fits it.
 
-    So a clone whose machine is not enrolled verifies everything, but once in each process
-    (keys.verifies). Nothing on the disk could spare more. A secret that an attacker cannot bring
-    along is known to the ledger, and here that is a person's key at most, which does not sign
-    without asking them.
+    So a clone whose machine is not enrolled verifies everything, once in each process
+    (keys.verifies). Nothing on the disk could save that work. It would need a secret that the
+    ledger knows and an attacker cannot bring. Here that could only be a person's key, which does
+    not sign without asking them.
     """
     if seen is not None and not reverify:
         state = verify.replay(stored, known=seen.number)
@@ -326,7 +330,7 @@ def _push(shared: Shared) -> str:
 
 
 def refuse_shallow(clone: Clone) -> None:
-    """Raise UserError for a clone that Git did not get whole."""
+    """Raise UserError for a shallow clone."""
     if chain.is_shallow(clone):
         raise UserError(
             "this is a shallow clone: Git lacks the commits that the ledger's entries are about. Make it whole: "
@@ -335,7 +339,7 @@ def refuse_shallow(clone: Clone) -> None:
 
 
 def latest(clone: Clone, report_line: Callable[[str], None] = print, reverify: bool = False) -> Ledger:
-    """Read, fetched where that is possible. Says so where it is not."""
+    """Fetch and read the ledger. If fetching fails, say so, and read what this clone has."""
     try:
         with opened(clone, reverify=reverify, report_line=report_line) as ledger:
             return ledger
@@ -345,7 +349,7 @@ def latest(clone: Clone, report_line: Callable[[str], None] = print, reverify: b
 
 
 def acting(clone: Clone, act: Callable[[Ledger], T], report_line: Callable[[str], None] = print) -> T:
-    """Open the ledger and act on it; again from the start when another clone was faster."""
+    """Open the ledger and act on it. Starts again when another clone was faster."""
     for _ in range(_TRIES):
         try:
             with opened(clone, report_line=report_line) as ledger:

@@ -1,7 +1,7 @@
 """The commits of the chain: read them all, make one more.
 
 Each commit has the entry before as its first parent. A further parent is the run's revision that
-the entry is about, so that one push carries it and Git never collects it. The commit's message
+the entry is about, so that one push carries it and Git never removes it. The commit's message
 repeats the SHA-256 of entry.json, so that the signature of the commit covers it.
 """
 
@@ -44,7 +44,7 @@ def head(clone: Clone, ref: str = REF) -> str | None:
 
 
 def _assert_kept(found: Objects, revision: str, each: Stored) -> None:
-    """Git keeps the revision that an entry is about, and unchanged."""
+    """Raise Damaged unless Git has the revision that an entry is about, unchanged."""
     try:
         found.commit(revision)
     except Damaged as error:
@@ -52,8 +52,8 @@ def _assert_kept(found: Objects, revision: str, each: Stored) -> None:
 
 
 def read(found: Objects, commit: str) -> list[Stored]:
-    """Read the chain that ends at a commit, oldest first, back to its genesis. Raises Damaged,
-    naming the entry, for what is not a whole chain."""
+    """Read the chain that ends at a commit, back to its genesis. Returns the oldest first. Raises
+    Damaged, naming the entry, for what is not a whole chain."""
     found.prefetch(commit)
     chain: list[Stored] = []
     name: str | None = commit
@@ -74,12 +74,12 @@ def read(found: Objects, commit: str) -> list[Stored]:
 
 
 def genesis(chain: list[Stored]) -> Stored:
-    """The genesis that counts: the last, when the ledger was restarted."""
+    """Return the genesis that counts: the last one, if the ledger was restarted."""
     return next(each for each in reversed(chain) if isinstance(each.entry.act, Genesis))
 
 
 def restart(newest: Stored) -> str:
-    """Say what a restart that nobody has accepted here is."""
+    """Describe a restart that nobody has accepted here."""
     made = newest.entry
     assert isinstance(made.act, Genesis)
     return (
@@ -90,8 +90,8 @@ def restart(newest: Stored) -> str:
 
 
 def descends(found: Objects, new: str, old: str) -> bool:
-    """Whether one head stands above another in a chain. Follows the entries' own first parents:
-    grafts, replacements, .git/shallow and Git's commit graph have no say."""
+    """Say whether one head stands above another in a chain. Follows the entries' own first parents,
+    and ignores grafts, replacements, .git/shallow and Git's commit graph."""
     name: str | None = new
     while name is not None and name != old:
         parents = found.commit(name).parents
@@ -145,7 +145,8 @@ def make(clone: Clone, entry: Entry, files: dict[str, bytes], parents: list[str]
 
 
 def _text(entry: Entry, tree: str, parents: Iterable[str]) -> bytes:
-    """The commit of an entry, without its signature: one form, so that nothing can hide in it."""
+    """Return the commit of an entry without its signature. It has one form, so that nothing can
+    hide in it."""
     who = f"{entry.machine} <{entry.machine}@rft.invalid> {objects.seconds(entry.time)} +0000"
     lines = [f"tree {tree}", *(f"parent {parent}" for parent in parents), f"author {who}", f"committer {who}"]
     return ("\n".join(lines) + f"\n\n{message(entry)}").encode()
@@ -162,7 +163,7 @@ def _blobs(clone: Clone, contents: list[bytes]) -> list[str]:
 
 
 def move(clone: Clone, new: str, old: str | None) -> None:
-    """Point the ledger at a new head, if it is still at the old one. Raises GitError else."""
+    """Point the ledger at a new head, if it is still at the old one. Otherwise raises GitError."""
     arguments = ("update-ref", "--create-reflog", "-m", "ledger", REF, new, old or NONE)
     locks.past(clone, lambda: git(clone.root, *_DURABLE, *arguments), REF)
 

@@ -1,12 +1,13 @@
-"""What `rft doctor` looks at in the ledger: tools, this clone, and the remote that clones share.
+"""What `rft doctor` checks in the ledger: tools, this clone, and the remote that clones share.
 
-The ledger on a remote is a branch, and it is as safe as that branch. Whoever can force a push, or
-delete the branch and push another, can take entries away: every clone that saw them would say so,
-but a new clone could not know. Only the server can forbid it, and only trying shows whether it
-does. So a scratch branch beside the ledger's is pushed, replaced by force, and deleted. Its name is
-always the same, because a server that does everything right will not let it be deleted again. It
-begins like the ledger's, so that one pattern (`rft-ledger*`) protects both, and the trial proves
-something. What a server forbids for one exact name cannot be tried on another.
+The ledger on a remote is a branch, and it is as safe as that branch. A person who can force a push,
+or delete the branch and push another, can take entries away. Every clone that saw the entries would
+report it, but a new clone could not know. Only the server can forbid it, and only a trial shows
+whether it does. So a scratch branch is pushed, replaced by force, and deleted.
+
+Its name is always the same, because a well protected server will not let it be deleted. It begins
+like the ledger's branch, so that one pattern (`rft-ledger*`) protects both. A rule for one exact
+name cannot be tried on another name.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def signing(clone: Clone) -> Finding:
 
 
 def ledger(clone: Clone) -> Finding:
-    """Whether the ledger verifies, every signature anew, and this clone may append to it."""
+    """Check that the ledger verifies, every signature anew, and that this clone may append to
+    it."""
     with book.opened(clone, reverify=True, report_line=lambda _: None) as found:
         if not found.stored:
             return ok("not begun: the first approval begins it")
@@ -65,7 +67,7 @@ def ledger(clone: Clone) -> Finding:
 
 # -- the remote ------------------------------------------------------------------------------------
 def protection(clone: Clone, announce: Callable[[str], None]) -> Finding:
-    """Whether the remote would let somebody take entries away."""
+    """Check whether the remote would let somebody take entries away."""
     shared = remote.shared(clone)
     if shared.remote is None:
         raise Skip(f"{remote.file(clone)} names no remote: the ledger is this clone's alone")
@@ -112,7 +114,7 @@ def _judged(shared: Shared, branch: str, tried: _Tried) -> Finding:
 
 
 def _commit(clone: Clone) -> str:
-    """A commit without a parent, so that no such commit can follow another."""
+    """Make a commit without a parent, so that none of these commits follows another."""
     tree = git(clone.root, "mktree", given=b"")
     message = f"rft doctor: may a branch be rewritten here? This one can be deleted.\n\n{statement.nonce()}"
     return git(clone.root, "commit-tree", tree, "-m", message)
@@ -123,7 +125,8 @@ def _exists(clone: Clone, shared: Shared, branch: str) -> bool:
 
 
 def _push(clone: Clone, shared: Shared, ref: str, source: str) -> bool:
-    """Whether the remote took it. Raises InfrastructureError when it did not answer."""
+    """Push, and say whether the remote accepted it. Raises InfrastructureError if it did not
+    answer."""
     try:
         _ask(clone, shared, "push", "--quiet", "--no-verify", str(shared.remote), f"{source}:{ref}")
     except InfrastructureError as error:

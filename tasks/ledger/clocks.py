@@ -1,19 +1,19 @@
-"""May this machine append, by its clock?
+"""Is this machine's clock right enough to append?
 
-Times in the ledger never go back: an entry has the later of its machine's time and that of the
-entry before. So one machine whose clock ran ahead by a year stops the ledger's time for a year, and
-nothing that waits expires meanwhile. Nobody can take such an entry back. So it must not come to be:
+Times in the ledger never go back: an entry has the later of its machine's time and the time of the
+entry before. So one machine whose clock is a year ahead stops the ledger's time for a year, and
+nothing that waits expires meanwhile. Nobody can take such an entry back. So two checks prevent it:
 
-    behind the ledger   the last entry is of a later time than this clock: one of two is wrong
-    off the remote      the machine that holds the shared branch says another time
+    behind the ledger   The last entry has a later time than this clock: one of the two is wrong.
+    off the remote      The machine that holds the shared branch says another time.
 
-Either way more than SKEW_S apart, nothing is appended. The remote is asked where it says its time
-without being let in: an HTTP server in the header of any answer, a folder, on a network drive too,
-by the date of a file that is made there. SSH says none.
+If the times differ by more than SKEW_S, nothing is appended. The remote's time is compared only if
+it can be read without a login. An HTTP server says it in the header of any answer. For a folder,
+also on a network drive, it is the date of a file that is made there. SSH does not tell the time.
 
-An owner who knows whose clock is wrong goes on: `rft ledger clocks` is an entry that says until
-when clocks are not compared. It can be appended whatever the clocks say, and so can a restart, and
-the first owner, without whom there would be nobody to say it.
+An owner who knows whose clock is wrong can go on: `rft ledger clocks` appends an entry that says
+until when clocks are not compared. That entry can be appended with any clock. So can a restart, and
+the enrolment of the first owner, because without an owner nobody could append that entry.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _PATIENCE_S = 10.0
 
 
 class WrongClock(InfrastructureError):
-    """Two clocks are too far apart, and nobody said to go on."""
+    """Two clocks are too far apart, and no owner has said to go on."""
 
 
 def assert_right(clone: Clone, shared: Shared, state: State, act: Act, clock: str) -> None:
-    """Raises WrongClock unless this machine may append at the time `clock`."""
+    """Raise WrongClock unless this machine may append at the time `clock`."""
     if _is_free(state, act) or (state.policy.clocks or "") >= max(clock, state.time):
         return
     if state.time and later(clock, seconds=SKEW_S) < state.time:
@@ -72,8 +72,8 @@ def _describe(clock: str, other: str) -> str:
 
 
 def of_remote(url: str, root: Path) -> str | None:
-    """Say what time it is at a Git remote, to the second; None where it does not tell. A relative
-    path is relative to `root`."""
+    """Return the time at a Git remote, to the second; None where it does not tell. A relative path
+    is relative to `root`."""
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
         return _of_server(url)
@@ -84,7 +84,7 @@ def of_remote(url: str, root: Path) -> str | None:
 def _of_server(url: str) -> str | None:
     import httpx
 
-    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):  # a push will say that it does not answer
+    with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):  # the push will report it
         address = f"{url.rstrip('/')}/info/refs?service=git-upload-pack"
         return _text(parsedate_to_datetime(httpx.get(address, timeout=_PATIENCE_S).headers["date"]))
     return None

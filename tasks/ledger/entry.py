@@ -1,8 +1,8 @@
 """What an entry of the ledger says.
 
 `entry.json` is canonical JSON (RFC 8785). It holds the SHA-256 of the entry before and of the other
-files of its commit, so the chain rests on SHA-256 where Git's own names are SHA-1. Every act on a
-model names it.
+files of its commit, so the chain rests on SHA-256 even where Git's own names are SHA-1. Every act
+on a model names the model.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Genesis(Report):
     kind: Literal["genesis"] = "genesis"
     machine: PublicKey
     nonce: str
-    """So that no two ledgers are one."""
+    """Makes two ledgers differ."""
     restarts: Sha256 | None = None
-    """The last entry before it, when the ledger goes on without its people and machines, because
-    the owners' keys were lost. Numbers and champions go on too (see restart.py)."""
+    """For a restart: the last entry before it. The owners' keys were lost, so the ledger goes on
+    without its people and machines. Numbers and champions go on (see restart.py)."""
     reason: str | None = None
 
 
@@ -51,7 +51,7 @@ class DvcFile(Report):
 
 
 def gate_of(settings: str) -> dict[str, Any]:
-    """Return section `gate` of settings. Before there was alpha, it was 5 % for one look."""
+    """Return section `gate` of settings. Those of early versions have no alpha: it was 5 %."""
     return {"alpha": 0.05} | json.loads(settings)["gate"]
 
 
@@ -62,23 +62,23 @@ class Registration(Report):
     model: str
     run: str
     champion: int = Field(ge=0)
-    """The promotion that is compared with; 0 is the beginning."""
+    """The promotion with which the candidates are compared; 0 is the beginning."""
     candidates: list[tuple[str, str]] = Field(min_length=1, max_length=2)
-    """Each a prompt and weights, as Content.pair names them."""
+    """Pairs of a prompt and weights, as Content.pair names them."""
     test_sha256: Sha256
     grader_sha256: Sha256
-    """Of the recipe's folder."""
+    """Hash of the recipe's folder."""
     measured_sha256: Sha256
-    """Of all settings by which rollouts are sampled and graded. Others draw anew: another look."""
+    """Hash of all settings for sampling and grading rollouts. Others draw anew: another look."""
     settings: Settings
-    """The thresholds of this run. For a model without any, they are its thresholds from now on."""
+    """The thresholds of this run. For a model without any, they become its thresholds."""
     look: int = Field(ge=1)
-    """At the examples of this test set: the first, the second, ..."""
+    """The number of this look at the examples of this test set: 1, 2, ..."""
     level: float | None = Field(default=None, gt=0, lt=0.5, exclude_if=lambda level: level is None)
-    """The one-sided level at which the gate asks for each candidate: this look's share of what
-    earlier looks left of alpha. None: by an earlier version, which spent alpha / looks."""
+    """The one-sided level at which the gate tests each candidate: this look's share of what earlier
+    looks left of alpha. None: from an earlier version, which spent alpha / looks."""
     examples: DvcFile
-    """One line per test example, by which later looks at it are counted."""
+    """A list with one line per test example, by which later looks at it are counted."""
 
     @property
     def gate(self) -> dict[str, Any]:
@@ -87,24 +87,24 @@ class Registration(Report):
 
 
 class Opened(Report):
-    """Somebody looked into a test set. No later look of the model can use its examples."""
+    """Somebody opened a test set. No later look of the model can use its examples."""
 
     kind: Literal["opened"] = "opened"
     model: str
     run: str
-    """Whose rollouts were shown."""
+    """The run whose rollouts were shown."""
     test_sha256: Sha256
     registration: int = Field(ge=0)
     """The look of that run; 0: it registered none."""
     examples: DvcFile
-    """As in a registration."""
+    """The list of examples, as in a registration."""
     who: str
-    """As Git knew them; a claim."""
+    """The person's name in Git, which is a claim."""
     reason: str = Field(min_length=1, max_length=2000)
 
 
 class Erasure(Report):
-    """The list of a look's examples is erased. How many looks other sets share with it cannot be
+    """The list of a look's examples is erased. The looks that other sets share with it cannot be
     counted any more, so the set is retired. Signed by an owner, once there is one."""
 
     kind: Literal["erasure"] = "erasure"
@@ -125,14 +125,14 @@ class Request(Report):
     champion: int = Field(ge=0)
     """The promotion that it was judged against; 0 is the beginning."""
     registration: int
-    """The look at the test that it rests on."""
+    """The look at the test set on which it rests."""
     edits_sha256: Sha256 | None
-    """Of uncommitted edits; None: the code is a commit's."""
+    """Hash of uncommitted edits; None: a commit holds all the code."""
     edited: list[str] = []
     key: str
-    """The run's key, which its starter signed, where there is a statement."""
+    """The run's key. The person who started the run may have signed it in a statement."""
     started_by: str
-    """As Git knew them; a claim, where there is no statement."""
+    """The starter's name in Git. Without a statement it is only a claim."""
     expires: Time
 
 
@@ -157,7 +157,7 @@ class Lift(Report):
 
 
 class Override(Report):
-    """An owner takes the responsibility for what would stop a promotion."""
+    """An owner takes responsibility for something that would stop a promotion."""
 
     kind: Literal["override"] = "override"
     model: str
@@ -165,7 +165,7 @@ class Override(Report):
 
 
 class Promotion(Report):
-    """From here on, this is the champion."""
+    """From this entry on, the request's candidate is the champion."""
 
     kind: Literal["promotion"] = "promotion"
     model: str
@@ -174,7 +174,7 @@ class Promotion(Report):
     before: int = Field(ge=0)
     """The champion that it replaces."""
     weights_signature: Sha256 | None
-    """Of model.sig, by which OpenSSF model signing verifies the weights."""
+    """Hash of model.sig, with which OpenSSF model signing verifies the weights."""
     smoke: str
     """What the smoke test did."""
 
@@ -187,7 +187,7 @@ class Rollback(Report):
 
 
 class Reconcile(Report):
-    """Somebody moved what shows the champion, and it was set right."""
+    """Somebody moved what shows the champion, and it was corrected."""
 
     kind: Literal["reconcile"] = "reconcile"
     model: str
@@ -218,7 +218,7 @@ class Entry(Report):
     schema_: Literal["agent-rft/ledger/1"] = Field(default="agent-rft/ledger/1", alias="schema")
     number: int = Field(ge=1)
     previous: Sha256 | None
-    """The entry before; None at the beginning."""
+    """The entry before; None: this is the first one."""
     time: Time
     machine: Name
     act: Act
@@ -234,7 +234,7 @@ class Entry(Report):
         return hashlib.sha256(self.content).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Entry:
-        """A copy is hashed anew: pydantic would take over what was computed."""
+        """Copy the entry so that it is hashed anew: pydantic would keep the computed values."""
         made = super().model_copy(update=update, deep=deep)
         for name in ("content", "id"):
             vars(made).pop(name, None)
@@ -242,7 +242,7 @@ class Entry(Report):
 
 
 def parse(content: bytes, where: str) -> Entry:
-    """Raises UserError for what is not an entry in its canonical form."""
+    """Parse an entry. Raises UserError for what is not one in its canonical form."""
     try:
         made = Entry.model_validate_json(content)
     except ValidationError as error:

@@ -1,6 +1,7 @@
-"""What entries of a ledger come to, one by one: statements, requests, looks, champions.
+"""The facts that single entries of a ledger establish: statements, requests, looks, champions.
 
-`State` (state.py) holds all. What judges (approval_status.py, key_compromise.py) needs `Facts`.
+`State` (state.py) holds all of them. The modules that judge (approval_status.py, key_compromise.py)
+need only `Facts`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BEGINNING = 0
 
 @dataclass(frozen=True)
 class VerifiedStatement:
-    """A verified statement: who says it, with which key."""
+    """A verified statement, with the person who signed it, and their key."""
 
     person: str
     key: str
@@ -52,15 +53,16 @@ class RequestState:
     time: str
     act: Request
     starter: VerifiedStatement | None
-    """Who started the run with an enrolled key; None: unknown."""
+    """The signed start of the run, by the person who started it; None: unknown."""
     approvals: list[SignedEntry] = field(default_factory=list[SignedEntry])
-    """Since its last promotion: an approval counts for one."""
+    """The approvals since its last promotion: an approval counts for one promotion."""
     overrides: list[SignedEntry] = field(default_factory=list[SignedEntry])
     promoted: list[int] = field(default_factory=list[int])
 
     @property
     def starter_name(self) -> str:
-        """Who started the run: proven by a statement, else as Git's user.name claims."""
+        """The person who started the run: proven by a statement, or else what Git's user.name
+        claims."""
         return self.starter.person if self.starter else name_from(self.act.started_by)
 
 
@@ -72,18 +74,18 @@ class Look:
     time: str
     act: Registration
     by_policy: bool
-    """Its thresholds were those of the policy: only then may it end in a request."""
+    """Its thresholds were those of the policy. Only then may it lead to a request."""
     policy: str
     """The thresholds that the policy had then."""
 
     @property
     def what(self) -> tuple[object, ...]:
-        """The same again is the same look, and free."""
+        """What the look measures. A second look at the same is the same look, and free."""
         return what_of(self.act)
 
     @property
     def price(self) -> float:
-        """What it spends of alpha, both candidates together."""
+        """The part of alpha that it spends, for both candidates together."""
         gate = self.act.gate
         return gate["alpha"] / gate["looks"] if self.act.level is None else terms.CANDIDATES * self.act.level
 
@@ -108,13 +110,13 @@ class Champion:
     approvals: tuple[SignedEntry, ...]
     overrides: tuple[SignedEntry, ...]
     own_run: bool
-    """Who started the run approved it too."""
+    """The person who started the run approved it too."""
     request: int
     smoke: str
 
     @property
     def who(self) -> str:
-        """Who approved it."""
+        """The people who approved it."""
         return ", ".join(approval.person for approval in self.approvals)
 
     @property
@@ -131,7 +133,7 @@ class Move:
     model: str
     champion: int
     by: SignedEntry | None = None
-    """Who rolled back."""
+    """The signed entry of a rollback."""
 
     @property
     def who(self) -> str:
@@ -143,7 +145,7 @@ class Move:
 
 
 class Facts(Protocol):
-    """What `State` is for those who judge a request or an entry."""
+    """The part of `State` that judging a request or an entry needs."""
 
     genesis: str
     policy: Policy

@@ -1,24 +1,24 @@
 """Which entries are doubtful, and through which others.
 
-    An entry is doubtful when a key that signed it is marked as compromised from there on, or when
-    it rests on a doubtful entry.
+    An entry is doubtful when a key that signed it is marked as compromised from that entry or an
+    earlier one on, or when it rests on a doubtful entry.
 
-It rests on what spoke for it when it was judged, all of it before it in the chain:
+It rests on the earlier entries that justified it when it was judged:
 
-    each entry                        the entries that last enrolled its machine, its person in
-                                      their roles, and that person's key
-    registration                      the last entry that set the model's thresholds
-    request, opened, erasure          the registration that it names
-    request, approval, override,      the last entry that set the model's rules, and the lift of a
-    promotion                         rejection of this prompt and these weights
-    approval, override, promotion     the request
-    promotion                         the approvals that it names, for uncommitted code the
-                                      overrides that stood, and what enrolled these people
-    rollback                          the promotion that it returns to, and such a lift
+    each entry                        The entries that last enrolled its machine, its person with
+                                      their roles, and that person's key.
+    registration                      The last entry that set the model's thresholds.
+    request, opened, erasure          The registration that it names.
+    request, approval, override,      The last entry that set the model's rules, and the lift of a
+    promotion                         rejection of this prompt and these weights.
+    approval, override, promotion     The request.
+    promotion                         The approvals that it names; for uncommitted code also the
+                                      overrides that stood; and what enrolled all these people.
+    rollback                          The promotion to which it returns, and such a lift.
 
-It does not rest on what it undoes or replaces: a rollback away from a doubtful champion and the
-lift of a doubtful rejection are as good as who signed them. A person whom an owner enrols again,
-with the same key, is beyond doubt from there on.
+It does not rest on what it undoes or replaces. A rollback away from a doubtful champion, or the
+lift of a doubtful rejection, is as trustworthy as the person who signed it. If an owner enrols a
+person again, with the same key, that person is beyond doubt from there on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class KeyCompromise:
     since: int
     """The entry from which on this key is compromised."""
     path: tuple[int, ...] = ()
-    """From an entry that this one rests on to the one that the key signed; empty: this one."""
+    """The entries from one that this one rests on to the one that the key signed; empty: this
+    one."""
 
     def __str__(self) -> str:
         rests = "".join(f"{', and that on' if place else 'rests on'} entry {n}" for place, n in enumerate(self.path))
@@ -65,18 +66,18 @@ class Grounds:
 
     of: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     keys: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
-    """Entry -> the key of its person, where one signed, and that of its machine."""
+    """Entry -> the key of the person who signed it, if one did, and the key of its machine."""
     enrolled: dict[str, int] = field(default_factory=dict[str, int])
-    """A person's name, or a key -> the entry that enrolled it last."""
+    """A person's name or a key -> the entry that last enrolled it."""
     ruled: dict[str | None, int] = field(default_factory=dict[str | None, int])
-    """Model, or None for those without rules of their own -> the entry that set its rules last."""
+    """Model -> the entry that last set its rules. None: the models without rules of their own."""
     thresholds: dict[str, int] = field(default_factory=dict[str, int])
-    """Model -> the entry that set its thresholds last."""
+    """Model -> the entry that last set its thresholds."""
     lifted: dict[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
     """(model, prompt, weights) -> the last lift of its rejection."""
 
     def take_in(self, state: Facts, entry: Entry, verified_statement: VerifiedStatement | None, machine: str) -> None:
-        """Take in an entry that stands, with the state before it."""
+        """Record what a valid entry rests on. `state` is the state before it."""
         self.keys[entry.number] = (verified_statement.key, machine) if verified_statement else (machine,)
         self.of[entry.number] = tuple(sorted({*self._grounds(state, entry, verified_statement, machine)}))
         match entry.act:
@@ -101,11 +102,11 @@ class Grounds:
         act = entry.act
         if isinstance(act, Genesis):
             return
-        if state.policy.machine_of(machine) is not None:  # else it brings its own key along
+        if state.policy.machine_of(machine) is not None:  # otherwise the entry enrols it
             yield self.enrolled[machine]
         if (
             verified_statement is not None and state.policy.person_of(verified_statement.key) is not None
-        ):  # else the first owner
+        ):  # otherwise the first owner
             yield from self._person(verified_statement)
         match act:
             case Registration(model=model):
@@ -140,7 +141,7 @@ class Grounds:
         yield from (self.enrolled[verified_statement.person], self.enrolled[verified_statement.key])
 
     def _allowed(self, request: Request) -> Iterator[int]:
-        """The rules of its model, where somebody set them, and the lift of a no to it."""
+        """Yield the entry that set its model's rules, if any, and the lift of a rejection of it."""
         rules = self.ruled.get(request.model) or self.ruled.get(None)
         yield from [rules] if rules else []
         yield from self._lift(request)
@@ -150,7 +151,7 @@ class Grounds:
         yield from [lift] if lift else []
 
     def doubtful(self, compromised: dict[str, int]) -> dict[int, KeyCompromise]:
-        """Entry -> why it is doubtful, by the keys that are compromised now."""
+        """Return entry -> why it is doubtful, given the keys that are compromised now."""
         found: dict[int, KeyCompromise] = {}
         for number, signed in self.keys.items():
             bad = next((key for key in signed if number >= compromised.get(key, number + 1)), None)

@@ -1,9 +1,9 @@
 """SSH keys: find or make them, sign with them, verify what they signed.
 
-OpenSSH does the cryptography, so a person signs with the key that they have anyway, from a file, an
-agent or a hardware token, and an auditor verifies with `ssh-keygen` alone. A clone has a machine
-key of its own (`.rft/keys/machine`, ECDSA P-256, the kind that OpenSSF model signing accepts too),
-without a passphrase, for it signs at night. A person's key is never copied or stored.
+OpenSSH does the cryptography. So people sign with a key that they have anyway, from a file, an
+agent or a hardware token, and an auditor needs only `ssh-keygen`. A clone has a machine key of its
+own (`.rft/keys/machine`). It is an ECDSA P-256 key, which OpenSSF model signing accepts too. It has
+no passphrase, because it signs at night. A person's key is never copied or stored.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError, git
 
 COMMIT, ACT = "git", "rft-act"
-"""The namespaces of signatures: of commits, as Git uses it, and of people's statements."""
+"""The namespaces of signatures: Git's for commits, and ours for people's statements."""
 GIT, OPENSSH = (2, 34), (8, 9)
-"""The oldest versions: `git verify-commit` of SSH signatures, `ssh-keygen -Y` as used here."""
+"""The oldest versions that work: `git verify-commit` with SSH signatures, `ssh-keygen -Y`."""
 MAKE = "ssh-keygen -t ed25519"
 _MAKING = "making-"
 _ENDED_S = 600.0
@@ -43,7 +43,7 @@ _ENDED_S = 600.0
 @dataclass(frozen=True)
 class Key:
     public: str
-    """As in a .pub file, without its comment: `ssh-ed25519 AAAA...`."""
+    """The public key as in a .pub file, without its comment: `ssh-ed25519 AAAA...`."""
     file: Path
     """What `ssh-keygen -f` gets: the private file, or the .pub of a key that an agent holds."""
 
@@ -53,7 +53,8 @@ class Key:
 
 
 def fingerprint(public: str) -> str:
-    """`SHA256:...`, as ssh-keygen prints it. Raises UserError for what is not a public key."""
+    """Return `SHA256:...`, as ssh-keygen prints it. Raises UserError for what is not a public
+    key."""
     try:
         blob = base64.b64decode(public.split()[1], validate=True)
     except (IndexError, binascii.Error):
@@ -67,7 +68,7 @@ def folder(clone: Clone) -> Path:
 
 
 def machine(clone: Clone) -> Key:
-    """The clone's machine key; made at its first use."""
+    """Return the clone's machine key. It is made at its first use."""
     private = folder(clone) / "machine"
     try:
         if not private.exists():
@@ -89,9 +90,10 @@ def machine(clone: Clone) -> Key:
 
 
 def _make_machine(private: Path) -> None:
-    """Make it under the lock, in a folder that is gone before the key has its name. So what a kill
-    leaves is seen by the next start, which has no key yet either. An ssh-keygen that outlived its
-    driver writes to a folder of its own, or to none."""
+    """Make the machine key. The caller holds the lock. It is made in a scratch folder, which is
+    removed before the key gets its name. So after a kill there is no key yet, and the next start
+    removes what was left. An ssh-keygen that outlived its driver can write only to its own scratch
+    folder."""
     for left in private.parent.glob(f"{_MAKING}*"):
         shutil.rmtree(left, ignore_errors=True)
     whole = private.with_name("machine.part")
@@ -105,8 +107,9 @@ def _make_machine(private: Path) -> None:
 
 @cache
 def _own(private: Path, content: bytes) -> str:
-    """The public half of the machine key, from the private one: what the clone has verified is
-    believed because of this key, and the .pub beside it may be anybody's."""
+    """Return the public half of the machine key, derived from the private one. The clone's memory
+    of what it verified rests on this key, and anybody could have replaced the .pub file beside
+    it."""
     enrol = commands.command("ledger people", "add", "--machine", *commands.WHY)
     remedy = f"It is this clone's machine key. Restore it, with mode 600, or delete it and enrol a new one: {enrol}"
     kind, blob = _derived(private, remedy).split()[:2]
@@ -115,8 +118,8 @@ def _own(private: Path, content: bytes) -> str:
 
 # -- a person's key --------------------------------------------------------------------------------
 def person(clone: Clone, given: str | None = None) -> Key:
-    """The key that a person signs with: `given` (--key), else the one Git signs with
-    (user.signingkey with gpg.format=ssh), else ~/.ssh/id_ed25519.
+    """Return the key with which a person signs: `given` (--key), or the one with which Git signs
+    (user.signingkey with gpg.format=ssh), or ~/.ssh/id_ed25519.
 
     Raises UserError when there is none, or when it is not an SSH key.
     """
@@ -141,11 +144,11 @@ def person(clone: Clone, given: str | None = None) -> Key:
 
 
 class NoKey(UserError):
-    """There is no key at all, so one may be offered."""
+    """There is no key at all, so the caller may offer to make one."""
 
 
 def make_person() -> None:
-    """Let ssh-keygen make the default key, and ask for its passphrase itself."""
+    """Let ssh-keygen make the default key. It asks for the passphrase itself."""
     default = Path.home() / ".ssh" / "id_ed25519"
     default.parent.mkdir(mode=0o700, exist_ok=True)
     if subprocess.run(["ssh-keygen", "-t", "ed25519", "-f", str(default)], check=False).returncode != 0:
@@ -170,7 +173,8 @@ def _key(file: Path, what: str) -> Key:
 
 
 def _public(file: Path) -> str:
-    """The public half. A .pub file is read first: for an encrypted key, no passphrase is needed."""
+    """Return the public half. A .pub file is read first, so that an encrypted key needs no
+    passphrase."""
     beside = file if file.suffix == ".pub" else file.with_name(file.name + ".pub")
     text = beside.read_text(encoding="utf-8", errors="replace") if beside.exists() else _derived(file)
     words = text.split()
@@ -190,7 +194,7 @@ def _derived(private: Path, remedy: str = "Name another one: --key FILE") -> str
 
 
 def _of_agent(clone: Clone, public: str) -> Key:
-    """A key that Git knows by its public half alone: an agent holds it."""
+    """Return a key of which Git knows only the public half: an agent holds it."""
     words = public.split()
     file = folder(clone) / f"agent-{hashlib.sha256(words[1].encode()).hexdigest()[:16]}.pub"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -225,7 +229,7 @@ def sign(key: Key, data: bytes, namespace: str) -> str:
 
 
 def sign_command(key: str, file: Path) -> str:
-    """The command that signs a file with a key, to be pasted elsewhere."""
+    """Return the command that signs a file with a key, to be pasted elsewhere."""
     return shlex.join(["ssh-keygen", *_sign(key, ACT), str(file)])
 
 
@@ -234,7 +238,8 @@ def _sign(key: Path | str, namespace: str) -> list[str]:
 
 
 def signer(signature: str) -> str:
-    """The public key that a signature names. Raises ValueError for what is none."""
+    """Return the public key that a signature names. Raises ValueError for what is not a
+    signature."""
     body = re.fullmatch(r"-+BEGIN SSH SIGNATURE-+\s([^-]*+)-+END SSH SIGNATURE-+", signature.strip())
     if body is None:
         raise ValueError("not an SSH signature")
@@ -249,7 +254,8 @@ def signer(signature: str) -> str:
 
 
 def _string(blob: bytes) -> bytes:
-    """The first string of SSH's wire format: four bytes of length, then the bytes (RFC 4251)."""
+    """Return the first string in SSH's wire format: four bytes of length, then the bytes (RFC
+    4251)."""
     length = int.from_bytes(blob[:4], "big")
     if len(blob) < 4 + length:
         raise ValueError("an SSH signature that is cut off")
@@ -258,24 +264,24 @@ def _string(blob: bytes) -> bytes:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for files that ssh-keygen reads. Raises InfrastructureError where none can be."""
+    """Make a folder for files that ssh-keygen reads. Raises InfrastructureError if that fails."""
     try:
         folder = tempfile.TemporaryDirectory()
-    except FileNotFoundError as error:  # Python tries each place for temporary files, and found all full
+    except FileNotFoundError as error:  # Python found each place for temporary files full
         raise InfrastructureError(f"{error.strerror or error}: is the disk full? Nothing was changed.") from None
     with folder as name:
         yield Path(name)
 
 
 _fitted: set[bytes] = set()
-"""SHA-256 of what this process has seen to fit."""
+"""SHA-256 of each check that succeeded in this process."""
 
 
 def verifies(data: bytes, signature: str, signers: bytes, principal: str, namespace: str) -> bool:
-    """Whether `principal` of these allowed_signers signed these bytes.
+    """Say whether `principal` of these allowed_signers signed these bytes.
 
-    A yes follows from the arguments alone, so ssh-keygen says it once in a process (6 ms): what a
-    process has verified by itself, nobody can have forged.
+    A yes depends only on the arguments, so each process asks ssh-keygen for it once (6 ms). Nobody
+    can forge what the process itself has verified.
     """
     asked = hashlib.sha256(repr((data, signature, signers, principal, namespace)).encode()).digest()
     if asked not in _fitted and _fits(data, signature, signers, principal, namespace):
@@ -293,7 +299,7 @@ def _fits(data: bytes, signature: str, signers: bytes, principal: str, namespace
 
 # -- the tools -------------------------------------------------------------------------------------
 def assert_tools(clone: Clone) -> None:
-    """Raise UserError without Git and OpenSSH in versions that can do this."""
+    """Raise UserError if Git or OpenSSH is too old for this."""
     for name, found, oldest in ((("Git", *_git(clone.root))), ("OpenSSH", *_openssh())):
         if found is not None and found < oldest:
             have, want = (".".join(map(str, version)) for version in (found, oldest))
@@ -307,7 +313,7 @@ def _git(root: Path) -> tuple[tuple[int, int] | None, tuple[int, int]]:
 
 @cache
 def _openssh() -> tuple[tuple[int, int] | None, tuple[int, int]]:
-    _run("-Y", "sign")  # raises without ssh-keygen, which does not tell its version
+    _run("-Y", "sign")  # raises without ssh-keygen, which does not print its version
     try:
         output = subprocess.run(["ssh", "-V"], capture_output=True, check=False).stderr.decode(errors="replace")
     except FileNotFoundError:
@@ -346,7 +352,7 @@ def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[byt
         raise UserError(f"ssh-keygen is not installed, or not in PATH. {why}") from None
     except subprocess.TimeoutExpired:
         raise InfrastructureError(f"ssh-keygen did not end within {_ENDED_S:.0f} s. Nothing was signed.") from None
-    if done.stderr.startswith(b"No user exists for uid"):  # else it would look like a signature that does not fit
+    if done.stderr.startswith(b"No user exists for uid"):  # otherwise it would look like a wrong signature
         who = f"ssh-keygen refuses to work for user {os.getuid()}, whom /etc/passwd does not know"
         raise UserError(f"{who}. Add the user; in a container, at its build: infra/Dockerfile, --build-arg UID")
     return done

@@ -1,9 +1,9 @@
 """Locks that a killed Git left on the ledger's refs.
 
-Git locks a ref by a file beside it. A Git that is killed leaves this file, and from then on every
-command that writes the ref fails until somebody removes it by hand. Only one process at a time
-writes these refs (book.lock), and Git holds such a lock for some milliseconds. So a lock that
-stands for seconds is nobody's. Within them, a Git that outlived its driver has ended.
+Git locks a ref by a file beside it. A killed Git leaves this file. From then on every command that
+writes the ref fails, until somebody removes the file by hand. Only one process at a time writes
+these refs (book.lock), and Git holds such a lock for some milliseconds. So a lock that lasts for
+seconds belongs to nobody. In that time, a Git that outlived its driver has ended too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ PATIENCE_S = 5.0
 
 
 def past(clone: Clone, command: Callable[[], T], *refs: str) -> T:
-    """Run a Git command; once more without the locks on these refs, where nobody holds them."""
+    """Run a Git command. If locks on these refs are in the way, and nobody holds them, remove the
+    locks and run it once more."""
     try:
         return command()
     except GitError as error:

@@ -1,9 +1,9 @@
-"""What this clone has seen: the last head of the ledger, and up to where it verified it.
+"""What this clone has seen: the last head of the ledger, which it has verified.
 
-`.rft/ledger/seen.json` is an anchor. A chain that does not hold the entry that was seen was cut,
-rewound or replaced. It also spares the signatures that were verified before. So it must not be
-forged: it carries a MAC by a key derived from the machine key. A file that does not fit its MAC is
-an error, never a reason to look away.
+`.rft/ledger/seen.json` is an anchor: a chain without the entry that was seen was cut, rewound or
+replaced. The file also saves verifying the same signatures again. So it must not be forged. It
+carries a MAC, by a key derived from the machine key. A file that does not fit its MAC is an error,
+and is never ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LABEL = b"agent-rft: what this clone has seen of its ledger\0"
 class LastVerified(Report):
     genesis: Sha256
     number: int
-    """Of the last entry."""
+    """The number of the last entry."""
     entry: Sha256
     remote: bool = False
     """The ledger was on the remote when it was seen."""
@@ -42,7 +42,7 @@ class _SeenFile(Report):
 
 
 def recall(clone: Clone) -> LastVerified | None:
-    """What was seen; None when nothing was. Raises Damaged for a file that was not written here."""
+    """Return what was seen; None: nothing. Raises Damaged for a file that was not written here."""
     file = path(clone)
     try:
         content = file.read_bytes()
@@ -69,7 +69,8 @@ def recall(clone: Clone) -> LastVerified | None:
 
 
 def keep(clone: Clone, seen: LastVerified) -> None:
-    """Call with the clone's lock held: what was seen is never stepped back."""
+    """Remember what was seen. The caller holds the clone's lock, so that an older state never
+    replaces a newer one."""
     file = path(clone)
     try:
         files.write_text(_SeenFile(seen=seen, mac=_mac(clone, seen)).model_dump_json() + "\n", file, durable=True)
@@ -78,7 +79,8 @@ def keep(clone: Clone, seen: LastVerified) -> None:
 
 
 def assert_writable(clone: Clone) -> None:
-    """An entry that could not be remembered is not appended: its act would look refused."""
+    """Raise UserError before an append if the entry could not be remembered: its act would look
+    refused."""
     file = path(clone)
     if not all(os.access(each, os.W_OK | os.X_OK) for each in (clone.state, file.parent) if each.exists()):
         raise UserError(f"{file} cannot be written, so nothing is appended. {_owned(file)}")
@@ -93,8 +95,8 @@ def path(clone: Clone) -> Path:
 
 
 def assert_descends(seen: LastVerified | None, stored: list[Stored], restarted: bool = False) -> None:
-    """Raise Damaged when the chain does not hold the entry that was seen last, or when it was
-    restarted since, unless that is to be accepted."""
+    """Raise Damaged when the chain does not hold the entry that was seen last. Also when it was
+    restarted since, unless `restarted` accepts that."""
     if seen is None:
         return
     last = stored[-1].entry

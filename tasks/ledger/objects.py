@@ -1,8 +1,8 @@
 """Read Git objects and hash each of them again.
 
-A ledger must not be believed because Git printed it: Git does not check an object's hash when it
-reads one, and follows replacements, grafts and its commit graph. So objects are fetched raw, from
-`git cat-file --batch`, hashed here, and parents are followed by us.
+Git's output alone does not prove a ledger: Git does not check an object's hash when it reads one,
+and follows replacements, grafts and its commit graph. So objects are read raw from `git cat-file
+--batch`, and hashed here, and we follow the parents ourselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.runs.git import environment
 _CAT_FILE = ("--no-replace-objects", "cat-file", "--batch")
 _MOST_FILES, _MOST_ENTRIES = 20, 100_000
 _AT_ONCE = 500
-"""Names that Git is given before it must be heard: they fit into a pipe."""
+"""The number of names that are sent before reading Git's answers: they fit into a pipe."""
 _WHOLE = "`git fsck` names what else is damaged; another clone or your remote has the ledger whole."
 _NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -39,7 +39,7 @@ class Commit:
     message: str
     signature: str | None
     signed: bytes
-    """What the signature is of: the commit without it."""
+    """The bytes that were signed: the commit without its signature."""
 
 
 class Objects:
@@ -47,13 +47,13 @@ class Objects:
         self._clone = clone
         self._process = _started(clone)
         self._raw: dict[str, tuple[bytes, bytes]] = {}
-        """Name -> kind and bytes, as Git printed them: hashed when they are used."""
+        """Name -> kind and bytes, as Git printed them. They are hashed when they are used."""
 
     def commit(self, name: str) -> Commit:
         return parse_commit(name, self.read(name, b"commit"))
 
     def tree(self, name: str) -> dict[str, str]:
-        """File -> blob. Raises Damaged for folders and other kinds of entries."""
+        """Return file -> blob. Raises Damaged for folders and other kinds of entries."""
         raw, found, size = self.read(name, b"tree"), dict[str, str](), len(name) // 2
         while raw:
             mode, _, rest = raw.partition(b" ")
@@ -72,8 +72,8 @@ class Objects:
         return self.read(name, b"blob")
 
     def prefetch(self, head: str) -> None:
-        """Get what a chain's commits name with two questions, where it would take two an entry.
-        Nothing is believed: what is wrong is said when it is read."""
+        """Get what a chain's commits name with two questions to Git, instead of two per entry.
+        Nothing is trusted here: `read` reports what is wrong."""
         commits: list[Commit] = []
         with suppress(Damaged):
             name: str | None = head
@@ -85,13 +85,14 @@ class Objects:
             self.load([blob for each in commits for blob in self.tree(each.tree).values()])
 
     def load(self, names: list[str]) -> None:
-        """Get many objects with one question. What Git does not have is left out."""
+        """Get many objects with one question to Git. Missing ones are left out."""
         wanted = [name for name in dict.fromkeys(names) if _NAME.fullmatch(name) and name not in self._raw]
         for place in range(0, len(wanted), _AT_ONCE):
             self._ask(wanted[place : place + _AT_ONCE])
 
     def read(self, name: str, kind: bytes) -> bytes:
-        """An object's bytes. Raises Damaged for one that is missing, changed or of another kind."""
+        """Return an object's bytes. Raises Damaged for one that is missing, changed or of another
+        kind."""
         if not _NAME.fullmatch(name):
             raise Damaged(f"{name[:50]!r} is not a name of a Git object.")
         self.load([name])

@@ -1,10 +1,10 @@
 """People, machines, roles and rules: who may do what, from the next entry on.
 
-A policy is what a chain of changes makes of an empty one. Only an entry of kind `policy` holds a
-change, and it is an error when an entry's files are not exactly what the changes up to it give.
-`policy.yaml` is for readers; `allowed_signers` is OpenSSH's list of keys, and keys are never
-deleted from it, so that old signatures can always be verified. Whose key counts, and for what,
-stands in policy.yaml alone.
+A policy is the result of a chain of changes, which begins with an empty policy. Only entries of
+kind `policy` hold changes, and each entry's files must be exactly the result of the changes up to
+it. `policy.yaml` is for readers. `allowed_signers` is OpenSSH's list of keys. Keys are never
+deleted from it, so that old signatures can always be verified. Only policy.yaml says whose key
+counts, and for what.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _is_time(text: str) -> str:
 
 
 Role = Literal["owner", "approver", "author"]
-"""An owner changes people and rules, overrides, and does what an approver does: approve, reject,
-roll back. An author starts runs under their own name."""
+"""An approver approves, rejects and rolls back. An owner does that too, overrides, and changes
+people and rules. An author starts runs under their own name."""
 ROLES: tuple[Role, ...] = ("owner", "approver", "author")
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._@+-]{0,63}$")]
 """A principal of allowed_signers, where blanks, commas and wildcards have a meaning."""
@@ -41,7 +41,7 @@ PublicKey = Annotated[str, StringConstraints(pattern=r"^(ssh|ecdsa|sk)-[a-z0-9@.
 
 
 def _is_canonical(text: str) -> str:
-    """Settings of the gate, in the one form that two equal ones share."""
+    """Accept settings of the gate in their canonical form: equal settings have equal text."""
     try:
         raw = json.loads(text)
     except ValueError:
@@ -54,7 +54,7 @@ def _is_canonical(text: str) -> str:
 
 
 def looks_of(settings: str) -> int:
-    """How many looks at one test set these thresholds allow."""
+    """Return how many looks at one test set these thresholds allow."""
     return json.loads(settings)["gate"]["looks"]
 
 
@@ -68,7 +68,7 @@ class Rules(Report):
     approvers: int = Field(default=1, ge=1, le=20)
     """How many people must approve."""
     four_eyes: bool = False
-    """Who started the run, or wrote its uncommitted edits, cannot approve it."""
+    """The person who started the run, or wrote its uncommitted edits, cannot approve it."""
     request_days: float = Field(default=30.0, gt=0, le=3650)
     """How long a request waits before it expires."""
     approval_days: float = Field(default=7.0, gt=0, le=3650)
@@ -89,9 +89,9 @@ class Policy(Report):
     compromised: dict[Fingerprint, int] = {}
     """Key -> the entry from which on it is doubtful."""
     thresholds: dict[str, Settings] = {}
-    """Model -> what its gate asks for. A run with other thresholds asks nobody to promote it."""
+    """Model -> the thresholds of its gate. A run with other thresholds cannot be promoted."""
     clocks: Time | None = Field(default=None, exclude_if=lambda clocks: clocks is None)
-    """Until when an owner lets entries stand whatever the clocks say (tasks/ledger/clocks.py)."""
+    """Until when clocks are not compared, because an owner said so (tasks/ledger/clocks.py)."""
 
     def rules_of(self, model: str) -> Rules:
         return self.models.get(model, self.rules)
@@ -114,9 +114,9 @@ class Policy(Report):
 
 @lru_cache(maxsize=256)
 def _yaml(policy: str) -> bytes:
-    """policy.yaml of a policy as JSON. Each change asks twice, and so does whoever reads the ledger
-    again; it takes 2 ms."""
-    # with the verbs of version 0.1, because ledgers hold these bytes, and verifying compares them
+    """Return policy.yaml of a policy that is given as JSON. Cached, because it takes 2 ms, and each
+    change and each read of the ledger need it twice."""
+    # the verbs are those of version 0.1: ledgers hold these bytes, and verification compares them
     head = "# Written by agent-rft: rft people, rft ledger rules, rft policy sign. Judges the next entry.\n"
     raw = json.loads(policy)
     return (head + yaml.safe_dump(raw, sort_keys=True, default_flow_style=None, width=1000)).encode()
@@ -128,7 +128,7 @@ class Enrol(Report):
     name: Name
     roles: list[Role] = Field(min_length=1)
     key: PublicKey
-    """A further key, when the person is known already."""
+    """A further key, if the person is known already."""
 
 
 class Remove(Report):
@@ -148,7 +148,7 @@ class RemoveMachine(Report):
 
 
 class SetThresholds(Report):
-    """What a model's gate asks for from now on. Written by `rft ledger policy sign`."""
+    """The thresholds of a model's gate from now on. Written by `rft ledger policy sign`."""
 
     change: Literal["thresholds"] = "thresholds"
     model: str
@@ -158,12 +158,12 @@ class SetThresholds(Report):
 class SetRules(Report):
     change: Literal["rules"] = "rules"
     model: str | None
-    """None: of all models without rules of their own."""
+    """The model; None: all models without rules of their own."""
     rules: Rules
 
 
 class Compromised(Report):
-    """A key fell into other hands. It is removed, and what it signed since then is doubtful."""
+    """Somebody else got hold of a key. It is removed, and what it signed since then is doubtful."""
 
     change: Literal["compromised"] = "compromised"
     key: Fingerprint
@@ -171,7 +171,7 @@ class Compromised(Report):
 
 
 class SetClocks(Report):
-    """Clocks are not compared before a time. Written by `rft ledger clocks`."""
+    """Clocks are not compared until a given time. Written by `rft ledger clocks`."""
 
     change: Literal["clocks"] = "clocks"
     until: Time
@@ -184,7 +184,8 @@ Change = Annotated[
 
 
 def changed(policy: Policy, change: Change) -> Policy:
-    """Apply a change. Raises UserError for one that makes no sense, or leaves nobody in charge."""
+    """Apply a change. Raises UserError for one that makes no sense, or leaves no owner or no
+    machine."""
     people, machines, models = dict(policy.people), dict(policy.machines), dict(policy.models)
     rules, compromised, thresholds = policy.rules, dict(policy.compromised), dict(policy.thresholds)
     clocks = policy.clocks
@@ -254,7 +255,7 @@ def _drop(among: dict[str, Any], name: str, what: str) -> None:
 
 # -- allowed_signers -------------------------------------------------------------------------------
 def signers(before: bytes, change: Change) -> bytes:
-    """`allowed_signers` after a change. A line is added for a new key, and none is ever removed."""
+    """Return `allowed_signers` after a change. A new key adds a line, and none is ever removed."""
     if not isinstance(change, Enrol | EnrolMachine):
         return before
     return before if (line := signer_line(change)) in before.splitlines(keepends=True) else before + line
@@ -266,12 +267,12 @@ def signer_line(change: Enrol | EnrolMachine) -> bytes:
 
 
 def keys_of(signers: bytes, name: str) -> list[str]:
-    """The fingerprints of all keys that somebody ever had."""
+    """Return the fingerprints of all keys that a person or machine ever had."""
     rows = (line.split(" ") for line in signers.decode().splitlines())
     return [keys.fingerprint(" ".join(row[2:4])) for row in rows if row[0] == name]
 
 
 def name_from(text: str) -> str:
-    """A principal from a person's or host's name: `Ada Lovelace` becomes `ada-lovelace`."""
+    """Make a principal from a person's or host's name: `Ada Lovelace` becomes `ada-lovelace`."""
     made = re.sub(r"[^a-z0-9._@+-]+", "-", text.casefold()).strip("-._@+")[:40]
     return made or "someone"

@@ -1,10 +1,10 @@
-"""The branch of a remote that several clones share, and which ledger it is.
+"""The branch of a remote that several clones share, and the ledger that it must hold.
 
-Section `ledger` of rft.yaml, or infra/ledger.yaml where there is no workspace, is tracked by Git:
-the remote's name, its branch, and the genesis of the ledger. A branch, because servers protect
-branches and no other refs. Pushing without force is the compare-and-set across clones: of two that
-append at once, one is refused, and looks again. A push whose answer was lost is settled by asking
-what the branch holds now.
+Section `ledger` of rft.yaml, or infra/ledger.yaml without a workspace, is tracked by Git. It names
+the remote, its branch, and the genesis of the ledger. It is a branch because servers protect
+branches and no other refs. A push without force is the compare-and-set across clones: if two append
+at once, one is refused, and reads the ledger again. If the answer to a push is lost, this clone
+asks what the branch holds now.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Shared(Report):
 
 
 def file(clone: Clone) -> str:
-    """Name the file that says which ledger it is."""
+    """Return the name of the file that says which ledger it is."""
     is_workspace = (clone.root / workspace.FILE).exists() and not (clone.root / FILE).exists()
     return workspace.FILE if is_workspace else FILE
 
 
 def shared(clone: Clone) -> Shared:
-    """Raises UserError naming file and key."""
+    """Read which ledger is shared, and where. Raises UserError naming file and key."""
     name = file(clone)
     path = clone.root / name
     if not path.exists():
@@ -68,7 +68,7 @@ def shared(clone: Clone) -> Shared:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(f"{name}: {key}: {first['msg']}. It holds remote, branch and genesis.") from None
+        raise UserError(f"{name}: {key}: {first['msg']}. Its keys are remote, branch and genesis.") from None
     if found.remote is not None and found.remote not in (known := git(clone.root, "remote").split()):
         raise UserError(
             f"{name}: remote = {found.remote!r} is not a remote of this clone. {did_you_mean(found.remote, known)}"
@@ -77,7 +77,7 @@ def shared(clone: Clone) -> Shared:
 
 
 def pin(clone: Clone, found: Shared, genesis: str | None) -> None:
-    """Write down which ledger it is."""
+    """Write the ledger's genesis into that file."""
     made = found.model_copy(update={"genesis": genesis}).model_dump()
     if file(clone) == workspace.FILE:
         workspace.set_ledger(clone.root, made)
@@ -86,12 +86,12 @@ def pin(clone: Clone, found: Shared, genesis: str | None) -> None:
 
 
 def fetch(clone: Clone, found: Shared) -> str | None:
-    """The head of the shared branch; None when there is no branch yet. Raises InfrastructureError
-    for a remote that does not answer."""
+    """Fetch the shared branch. Returns its head; None when there is no branch yet. Raises
+    InfrastructureError for a remote that does not answer."""
     assert found.remote
     source = f"+refs/heads/{found.branch}:{FETCHED}"
     command = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", found.remote, source)
-    written = (FETCHED, f"refs/remotes/{found.remote}/{found.branch}")  # Git keeps the second by itself
+    written = (FETCHED, f"refs/remotes/{found.remote}/{found.branch}")  # Git itself writes the second one
     try:
         locks.past(clone, lambda: _ask(clone.root, *command), *written)
     except GitError as error:
@@ -109,7 +109,7 @@ def push(clone: Clone, found: Shared, new: str) -> None:
     except GitError as error:
         there = fetch(clone, found)
         if there is not None and is_ancestor(clone, new, there):
-            return  # it had arrived: only the answer was lost
+            return  # the push had arrived: only the answer was lost
         if there is not None and not is_ancestor(clone, there, new):
             raise AppendConflict(f"another clone appended to the ledger on {found.remote} at the same moment") from None
         raise _unreachable(clone, found, error) from None

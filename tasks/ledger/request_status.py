@@ -1,8 +1,7 @@
-"""What became of a request: it waits for people, or it cannot be approved any more, and why.
+"""The status of a request: it waits for people, or it cannot be approved any more, and why.
 
-One function says it for every list and page: `rft runs`, `rft ledger`, an exported agent. It asks
-the rules that `authorise` asks, so nothing is shown as waiting that an approval would be refused
-for.
+One function gives the status for every list and page: `rft runs`, `rft ledger`, an exported agent.
+It uses the rules of `authorise`, so a request that waits is one that can still be approved.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class RequestStatus:
     description: str
     approval_status: ApprovalStatus
     approve: str | None
-    """The command that approves it, or promotes what has approvals enough; None: nobody can."""
+    """The command that approves it, or promotes it if it has enough approvals; None: nobody can."""
 
 
 def status(state: State, request: RequestState, time: str) -> RequestStatus:
-    """What has become of a request by this time."""
+    """Return the status of a request at this time."""
     kind, description = _kind(state, request, time)
     is_dirty = request.act.edits_sha256 is not None and not authorise.overriding(state, request, time)
     override = ["--override-dirty"] if is_dirty else []
@@ -44,7 +43,7 @@ def status(state: State, request: RequestState, time: str) -> RequestStatus:
 
 
 def open_requests(state: State, time: str) -> list[tuple[RequestState, RequestStatus]]:
-    """The requests that wait for people, oldest first."""
+    """Return the requests that wait for people, oldest first."""
     every = [(request, status(state, request, time)) for request in state.requests.values()]
     return [(request, request_status) for request, request_status in every if request_status.kind == "waits"]
 
@@ -57,7 +56,7 @@ def _kind(state: State, request: RequestState, time: str) -> tuple[Kind, str]:
         return "rejected", f"rejected by {no.person}"
     found = authorise.approval_status(state, request, time)
     is_closed = asked.champion != served or time > asked.expires
-    if request.promoted and (is_closed or not found.counting):  # else somebody approved it again since
+    if request.promoted and (is_closed or not found.counting):  # otherwise somebody has approved it again
         return "was champion", "was champion"
     if asked.champion != served:
         return "superseded", f"superseded: {authorise.describe(served)} is served now"

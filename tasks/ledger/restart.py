@@ -1,13 +1,13 @@
-"""When the last owner's key is lost: go on with the same chain, but with nobody in it.
+"""Restart the ledger when the last owner's key is lost: the same chain goes on, with no people.
 
-A restart is a second genesis on top of the old chain. It names the entry before it, so a push of it
-is a fast-forward, nothing is rewritten, and an auditor sees it for ever. Numbers go on, therefore
-champions keep theirs, and rejections go on to hold. People and machines start anew: the first
-person who approves becomes owner, and approvals from before no longer count. The rules stay, and so
-do the marks of compromised keys.
+A restart is a second genesis on top of the old chain. It names the entry before it, so its push is
+a fast-forward, nothing is rewritten, and an auditor sees it for ever. Numbers go on, so champions
+keep theirs, and rejections still hold. People and machines start anew: the first person who
+approves becomes owner, and approvals from before no longer count. The rules stay, and so do the
+marks of compromised keys.
 
-Nobody can prove that a key is lost, so anybody who can push could make a restart. It is worth what
-the readers make of it: each clone, and infra/ledger.yaml, know their genesis, and refuse another
+Nobody can prove that a key is lost, so anybody who can push could make a restart. It counts only
+for readers who accept it: each clone and infra/ledger.yaml know their genesis, and refuse another
 one until a person there accepts it by name.
 """
 
@@ -24,7 +24,7 @@ from tasks.runs.clone import Clone
 
 
 def restart(clone: Clone, reason: str, report_line: Callable[[str], None] = print) -> Entry:
-    """Append a new genesis, and make it this clone's. The chain below must be whole."""
+    """Append a new genesis, and make it this clone's. The chain before it must be whole."""
     with book.opened(clone, report_line=report_line) as ledger:
         if not ledger.stored:
             raise UserError("there is no ledger to restart: nothing was decided yet.")
@@ -33,7 +33,7 @@ def restart(clone: Clone, reason: str, report_line: Callable[[str], None] = prin
 
 
 def accept(clone: Clone, report_line: Callable[[str], None] = print) -> Entry:
-    """Take a restart that another clone made. It must continue what this clone saw last."""
+    """Accept a restart that another clone made. It must continue what this clone saw last."""
     with records.held(book.lock(clone), wait=True):
         ledger = book.read(clone, fetch=True, reverify=True, report_line=report_line, restarted=True, locked=True)
         if not ledger.stored or ledger.state.restarts is None:
@@ -49,6 +49,7 @@ def accept(clone: Clone, report_line: Callable[[str], None] = print) -> Entry:
 
 
 def earlier(clone: Clone) -> list[Stored]:
-    """The entries before the last restart, whose people and machines have no say any more."""
+    """Return the entries before the last restart. Their people and machines have no rights any
+    more."""
     ledger = book.read(clone)
     return [each for each in ledger.stored if each.entry.number < ledger.state.since]

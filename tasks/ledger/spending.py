@@ -1,8 +1,9 @@
-"""What looks at the same examples have spent of alpha, and what one more may (rft/gate/terms.py).
+"""How much of alpha looks at the same examples have spent, and how much one more look may spend.
 
-The ledger sees test sets and not their examples, so `authorise` reckons with the looks at the same
-set. Whoever registers, asks for a promotion or approves one has the lists, and reckons with every
-look that shares an example (tasks/promotion/counting.py). Both use these functions.
+The rules are in rft/gate/terms.py. The ledger sees test sets and not their examples, so `authorise`
+counts the looks at the same set. The clones that register, ask for a promotion or approve one have
+the lists of examples. They count every look that shares an example (tasks/promotion/counting.py).
+Both use these functions.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from tasks.ledger.entry import Registration, gate_of
 from tasks.ledger.facts import Look, what_of
 
 FRESH = "Take fresh test examples (another examples.seed or block, none of them used before)."
-"""What to do where a test set can be looked at no more."""
+"""The remedy for a test set that cannot be looked at any more."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Past:
-    """What came before a look at some examples."""
+    """Earlier looks at the examples of a look."""
 
     look: int
     """The number of this look."""
     spent: float
-    """Of alpha, by earlier looks."""
+    """The part of alpha that earlier looks have spent."""
     most: float | None
     """The level that this very look had before, under other terms."""
     overlapping: tuple[Look, ...]
-    """Looks that share examples with it, itself under other terms included."""
+    """Looks that share examples with it, including itself under other terms."""
 
 
 def past(wanted: Registration, looks: Sequence[Look]) -> Past:
-    """Reckon with looks that share all their examples with it. The same look again keeps its
-    place."""
+    """Count the looks that share all their examples with this one. The same look again keeps its
+    number."""
     first = _first(looks)
     same = first.get(what_of(wanted))
     others = [look for what, look in first.items() if what != what_of(wanted)]
@@ -53,14 +54,15 @@ def level_before(wanted: Registration, looks: Iterable[Look]) -> float | None:
 
 
 def price(look: Look, looks: Iterable[Look]) -> float:
-    """Return what a look costs that may have been registered several times, under several terms."""
+    """Return the cost of a look, which may have been registered several times under several
+    terms."""
     return max(each.price for each in looks if each.what == look.what)
 
 
 def level(wanted: Registration, past: Past) -> float:
-    """Return the level that a look may have. Raises UserError where nothing is left of alpha, or
-    its terms are looser than the policy's at an earlier look at its examples. So terms under which
-    nobody can be asked bind nobody, and excuse nobody."""
+    """Return the level that a look may have. Raises UserError if nothing is left of alpha, or if
+    its terms are looser than the policy's were at an earlier look at its examples. A look is
+    compared with the policy's terms at that time, not with the terms of the earlier look itself."""
     gate = wanted.gate
     for look in past.overlapping:
         then = gate_of(look.policy)
@@ -88,7 +90,7 @@ def assert_paid(act: Registration, past: Past) -> None:
 
 
 def _first(looks: Iterable[Look]) -> dict[tuple[object, ...], Look]:
-    """The first registration of each look."""
+    """Return the first registration of each look."""
     found: dict[tuple[object, ...], Look] = {}
     for look in looks:
         found.setdefault(look.what, look)

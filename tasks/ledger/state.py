@@ -1,7 +1,7 @@
-"""What a chain of entries amounts to: requests and their approvals, champions, rejections.
+"""The result of a chain of entries: requests and their approvals, champions, rejections.
 
-`replay` in verify.py applies the entries one by one; `apply` assumes that each was found right.
-Everything here is a function of the entries alone, in the order of the chain.
+`replay` in verify.py applies the entries one by one. `apply` assumes that each was found valid.
+Everything here depends only on the entries, in the order of the chain.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tasks.ledger.policy import Change, EnrolMachine, Policy, SetThresholds, cha
 @dataclass
 class State:
     genesis: str = ""
-    """Of the last genesis."""
+    """The id of the last genesis."""
     geneses: set[str] = field(default_factory=set[str])
-    """All that the chain has: more than one after a restart."""
+    """The ids of all geneses: more than one after a restart."""
     restarts: str | None = None
-    """The entry before the last genesis, where the ledger was restarted."""
+    """The entry before the last genesis, if the ledger was restarted."""
     since: int = 1
-    """The number of the last genesis: what stands before it rests on people and machines that have
-    no say any more."""
+    """The number of the last genesis. The people and machines of earlier entries have no rights any
+    more."""
     number: int = 0
     head: str = ""
     """The id of the last entry."""
@@ -64,37 +64,38 @@ class State:
     ids: dict[int, str] = field(default_factory=dict[int, str])
     """Entry -> its id."""
     statements: dict[str, int] = field(default_factory=dict[str, int])
-    """Statement -> its entry: each counts once."""
+    """Statement -> its entry. A statement counts once."""
     grounds: Grounds = field(default_factory=Grounds)
     """What each entry rests on."""
     had_owner: bool = False
 
     # -- what it says --------------------------------------------------------------------------
     def champion(self, model: str) -> int:
-        """The entry of the promotion that is served now; 0 is the beginning."""
+        """Return the entry of the promotion that is served now; 0 is the beginning."""
         return self.moves[model][-1].champion if self.moves.get(model) else BEGINNING
 
     def request(self, run: str) -> RequestState | None:
-        """The latest request of a run."""
+        """Return the latest request of a run."""
         return next((each for each in reversed(self.requests.values()) if each.act.run == run), None)
 
     def previous(self, model: str) -> int | None:
-        """What a rollback returns to. None: the beginning is served."""
+        """Return the champion to which a rollback returns. None: the beginning is served."""
         now = self.champion(model)
         return None if now == BEGINNING else self.promotions[now].before
 
     def registered(self, act: Registration) -> Look | None:
-        """The registration that says the same but for its run and its place. One of an earlier
-        version does not say what it may spend."""
+        """Return an earlier registration of the same look under the same terms. Those of an earlier
+        version are left out: they do not say what they may spend."""
         same = (look for look in self.looks.values() if look.what == what_of(act) and look.act.level is not None)
         return next((look for look in same if _terms(look.act) == _terms(act)), None)
 
     def opening_of(self, test_sha256: str) -> int:
-        """The first entry that opened this test set; 0: it is closed."""
+        """Return the first entry that opened this test set; 0: it is closed."""
         return next((n for n, act in self.opened.items() if act.test_sha256 == test_sha256), 0)
 
     def erasure_of(self, test_sha256: str, examples: DvcFile) -> int:
-        """The entry that erased the list of this test set, or of the same examples; 0: none did."""
+        """Return the entry that erased the list of this test set, or of the same examples; 0: none
+        did."""
         gone = ((n, look.act) for n, look in self.erased.items())
         same = (n for n, act in gone if act.test_sha256 == test_sha256 or act.examples.sha256 == examples.sha256)
         return next(same, 0)
@@ -103,7 +104,7 @@ class State:
         return self.rejected.get((request.model, *request.content.pair))
 
     def withdrawn(self, champion: int) -> Move | None:
-        """The rollback away from this promotion, if nothing returned to it since."""
+        """Return the rollback away from this promotion, if nothing has returned to it since."""
         moves = self.moves.get(self.promotions[champion].model, [])
         places = [place for place, move in enumerate(moves) if move.champion == champion]
         after = moves[places[-1] + 1] if places[-1] + 1 < len(moves) else None
@@ -111,17 +112,17 @@ class State:
         return after if is_rollback else None
 
     def requested(self, champion: int) -> Request | None:
-        """What was asked for when it was promoted. None: the beginning."""
+        """Return the request that a champion's promotion granted. None: the beginning."""
         made = self.promotions.get(champion)
         return self.requests[made.request].act if made is not None else None
 
     def doubtful(self) -> dict[int, KeyCompromise]:
-        """Entry -> why it is doubtful (see key_compromise.py)."""
+        """Return entry -> why it is doubtful (see key_compromise.py)."""
         return self.grounds.doubtful(self.policy.compromised)
 
     # -- one entry more ------------------------------------------------------------------------
     def apply(self, entry: Entry, verified_statement: VerifiedStatement | None, machine: str) -> None:
-        """Take in an entry that `authorise` let stand."""
+        """Apply an entry that `authorise` has allowed."""
         self.grounds.take_in(self, entry, verified_statement, machine)
         self.number, self.head, self.time = entry.number, entry.id, entry.time
         self.ids[entry.number] = entry.id
@@ -167,8 +168,8 @@ class State:
                 pass
 
     def begin(self, machine: EnrolMachine) -> None:
-        """Start with one machine and nobody. After a restart the rules stay, so that it is not a
-        way around them, and so do the keys that are marked as compromised."""
+        """Start with one machine and no people. After a restart the rules stay, so that a restart
+        is not a way around them. The marks of compromised keys stay too."""
         self.policy = self.policy.model_copy(update={"people": {}, "machines": {}})
         self.had_owner = False
         self.change(machine)

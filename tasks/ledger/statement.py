@@ -1,9 +1,10 @@
 """What a person signs: one decision, bound by hashes to what it is about.
 
 A statement is canonical JSON. It names this ledger by its genesis, so that it cannot be moved to
-another; it names the request and the hashes of decision, prompt, weights and test set, so that it
-cannot be moved to other content; it expires, and a nonce makes each one count once. It does not
-name its place in the chain: an approval made elsewhere stays valid when other entries come first.
+another ledger. It names the request and the hashes of decision, prompt, weights and test set, so
+that it cannot be moved to other content. It expires, and a nonce makes each statement count once.
+It does not name its place in the chain: an approval from elsewhere stays valid when other entries
+come first.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ class Content(Report):
 
     decision_sha256: Sha256
     prompt_sha256: Sha256
-    """Of the prompt, and of how its answers are made of rollouts (tasks/promotion/content.py)."""
+    """Hash of the prompt and of how its answers are made of rollouts
+    (tasks/promotion/content.py)."""
     weights_sha256: Sha256 | None
-    """Of the weights that would be served; None: those of the base model alone."""
+    """Hash of the weights that would be served; None: only those of the base model."""
     base_sha256: Sha256 | None
     test_sha256: Sha256
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Prompt and weights: what a rejection holds for, whatever the run or its settings."""
+        """Prompt and weights. A rejection holds for this pair, in any run and with any settings."""
         return self.prompt_sha256, self.weights_sha256 or f"base {self.base_sha256}"
 
 
@@ -54,24 +56,24 @@ class Statement(Report):
     """The genesis entry of the ledger."""
     model: str | None = None
     request: Sha256 | None = None
-    """The request's entry: approve, reject, override."""
+    """For approve, reject, override: the request's entry."""
     rejection: Sha256 | None = None
-    """The entry of the rejection that is lifted: lift."""
+    """For lift: the entry of the rejection that is lifted."""
     content: Content | None = None
-    """What the request is about: approve, reject, override."""
+    """For approve, reject, override: what the request is about."""
     overrides: list[Literal["dirty"]] = []
     registration: Sha256 | None = None
-    """The look whose list of examples is erased: erase."""
+    """For erase: the look whose list of examples is erased."""
     pair: tuple[str, str] | None = None
-    """The prompt and weights that are no longer rejected: lift."""
+    """For lift: the prompt and weights that are no longer rejected."""
     champion: Sha256 | None = None
-    """The promotion that is withdrawn: rollback."""
+    """For rollback: the promotion that is withdrawn."""
     to: Sha256 | None = None
-    """The promotion to return to; None is the beginning: rollback."""
+    """For rollback: the promotion to return to; None: the beginning."""
     run: str | None = None
-    """Hash of commit, edits, settings and champion: start."""
+    """For start: the hash of commit, edits, settings and champion."""
     change: Change | None = None
-    """Of people or rules: policy."""
+    """For policy: the change of people or rules."""
     reason: str = Field(max_length=2000)
     time: Time
     expires: Time
@@ -112,13 +114,13 @@ def nonce() -> str:
 
 
 def text(given: str) -> str:
-    """Replace what is not UTF-8, as in a name or an argument of other bytes."""
+    """Replace bytes that are not UTF-8, for example in a name or an argument."""
     return given.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def reason(given: str) -> str:
-    """Make a reason fit to be kept for ever: without secrets, on one line. Raises UserError for an
-    empty one."""
+    """Prepare a reason that is kept for ever: without secrets, on one line. Raises UserError for an
+    empty one, and for one that is too long."""
     clean = " ".join(secrets.redact(text(given)).split())
     if not clean:
         raise UserError("--reason must not be empty: the ledger keeps it for whoever asks a year later.")
@@ -142,7 +144,7 @@ def made_elsewhere(signature: Path) -> Signed:
 
 
 def parse(content: bytes, where: str) -> Statement:
-    """Raises UserError for what is not a statement in its canonical form."""
+    """Parse a statement. Raises UserError for what is not one in its canonical form."""
     try:
         made = Statement.model_validate_json(content)
     except ValidationError as error:

@@ -1,10 +1,9 @@
-"""Check a chain from Git, entry by entry, and say what it amounts to.
+"""Check a chain from Git, entry by entry, and return its result.
 
-The hashes of the chain are checked whenever it is read, because that costs little. Its signatures
-cost 5 ms each, so those that this clone has verified before are not verified again, unless somebody
-asks for it: `known` is the number of the entry up to which they were (see memory.py). Entries that
-change people or machines are always verified: whose key the memory may be believed for follows from
-them.
+The hashes of the chain are checked at every read, because that costs little. Signatures cost 5 ms
+each. So those that this clone has verified before are not verified again, unless somebody asks for
+it. `known` is the number of the last entry that was verified (see memory.py). Entries that change
+people or machines are always verified: they decide whose key makes the memory believable.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ def replay(entries: Iterable[Stored], known: int = 0, on_entry: OnEntry = lambda
 
 
 def signed(before: State, stored: Stored) -> tuple[str, VerifiedStatement | None]:
-    """Verify an entry's signatures, by the people and machines as they stood before it. Returns the
-    machine's key and the verified statement. Raises Damaged."""
+    """Verify an entry's signatures, with the people and machines as they stood before it. Returns
+    the machine's key and the verified statement. Raises Damaged."""
     return _machine(before, stored), _verified_statement(before, stored)
 
 
 def check_entry(state: State, stored: Stored, verified: bool = False) -> tuple[str, VerifiedStatement | None]:
-    """Check an entry by the state before it; `verified`: but for its signatures. Returns the key of
-    its machine and its statement."""
+    """Check an entry by the state before it. With `verified`, its signatures are not checked again.
+    Returns the key of its machine and its statement."""
     entry, act = stored.entry, stored.entry.act
     machine = _machine(state, stored, verified)
     verified_statement = _verified_statement(state, stored, verified)
@@ -66,7 +65,7 @@ def check_entry(state: State, stored: Stored, verified: bool = False) -> tuple[s
 
 
 def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
-    """policy.yaml and allowed_signers as they stand after an act of machine `name`."""
+    """Return policy.yaml and allowed_signers as they stand after an act of machine `name`."""
     after = State(policy=state.policy, policy_yaml=state.policy_yaml, signers=state.signers)
     if isinstance(act, Genesis):
         after.begin(EnrolMachine(name=name, key=act.machine))
@@ -78,7 +77,8 @@ def rules_after(state: State, act: Act, name: str) -> dict[str, bytes]:
 
 
 def _machine(state: State, stored: Stored, verified: bool = False) -> str:
-    """The key that signed the commit; it must be that of the machine that the entry names."""
+    """Return the key that signed the commit. It must be the key of the machine that the entry
+    names."""
     signature, name = stored.commit.signature, stored.entry.machine
     if signature is None:
         raise Damaged(f"{stored.where} is not signed.")
@@ -97,7 +97,7 @@ def _machine(state: State, stored: Stored, verified: bool = False) -> str:
 
 
 def _new_machine_key(act: object, name: str) -> str | None:
-    """The key of a machine that its own first entry brings along."""
+    """Return the key of a machine that the entry itself enrols."""
     if isinstance(act, Genesis):
         return act.machine
     change = act.change if isinstance(act, PolicyChange) else None
@@ -105,7 +105,7 @@ def _new_machine_key(act: object, name: str) -> str | None:
 
 
 def _verified_statement(state: State, stored: Stored, verified: bool = False) -> VerifiedStatement | None:
-    """The statement of an entry, after its signature was verified."""
+    """Return the statement of an entry, after verifying its signature."""
     content, armored = stored.files.get(chain.STATEMENT), stored.files.get(chain.SIGNATURE)
     if content is None and armored is None:
         return None
@@ -128,7 +128,7 @@ def _verified_statement(state: State, stored: Stored, verified: bool = False) ->
 
 
 def holder(state: State, public: str, change: Change | None) -> str | None:
-    """Whose key it is; the first owner's stands in the statement itself."""
+    """Return the person whose key it is. The first owner's key is in the statement itself."""
     known = state.policy.person_of(keys.fingerprint(public))
     if known is None and not state.had_owner and isinstance(change, Enrol) and change.key == public:
         return change.name
@@ -136,7 +136,7 @@ def holder(state: State, public: str, change: Change | None) -> str | None:
 
 
 def verified_statement(state: State, signed: statement.Signed, change: Change | None = None) -> VerifiedStatement:
-    """Verify a statement that is to be appended. Raises UserError when nobody's signature fits."""
+    """Verify a statement before it is appended. Raises UserError when nobody's signature fits."""
     try:
         public = keys.signer(signed.signature)
     except ValueError as error:
@@ -164,7 +164,8 @@ def _signer_key(stored: Stored, signature: str) -> str:
 
 
 def _assert_parents(state: State, stored: Stored) -> None:
-    """The entry before, and the run's revision that the entry is about, so that Git keeps it."""
+    """Check a commit's parents: the entry before, and the run's revision that the entry is about,
+    so that Git keeps it."""
     act, parents = stored.entry.act, list(stored.commit.parents)
     if isinstance(act, Genesis):
         if len(parents) != (act.restarts is not None):
@@ -174,8 +175,8 @@ def _assert_parents(state: State, stored: Stored) -> None:
 
 
 def carried_revisions(state: State, act: Act) -> list[str]:
-    """The revisions that the commit of an entry keeps. Uncommitted edits go along only once an
-    owner has taken the responsibility for them."""
+    """Return the revisions that the commit of an entry keeps. A revision with uncommitted edits is
+    kept only once an owner has taken the responsibility for them."""
     if isinstance(act, Request) and act.edits_sha256 is None:
         return [act.revision]
     return [state.requests[act.request].act.revision] if isinstance(act, Override) else []

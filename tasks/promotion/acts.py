@@ -1,14 +1,14 @@
 """What people and runs do to the ledger: request, approve, reject, lift, roll back, override.
 
-    request     the end of a run that the gate would promote
-    approve     a person's statement; when enough have signed, the promotion
-    reject      a no to this prompt and these weights, in whatever run; `lift` takes it back
-    rollback    the champion before this one serves again
+    request     A run that the gate would promote asks for it at its end.
+    approve     A person signs a statement. When enough people have signed, the run is promoted.
+    reject      A no to this prompt and these weights, in any run. `lift` takes it back.
+    rollback    The champion before this one serves again.
 
 Every act reads the ledger and the run's revision, never this clone's record of the run, so it works
-in any clone. A promotion is its entry: nothing is announced before it, and what shows the champion
-follows it (projections.py). Each act can be repeated: what stands in the ledger already is not done
-again.
+in any clone. A promotion is its entry in the ledger: nothing is announced before it, and what shows
+the champion follows it (projections.py). Each act can be repeated: what is in the ledger already is
+not done again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ C = TypeVar("C", bound=Report)
 T = TypeVar("T")
 ReportLine = Callable[[str], None]
 _START_DAYS = 60.0
-"""How long the statement of a run's start is valid: the request comes at its end."""
+"""How long the statement of a run's start is valid: the request comes at the run's end."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +66,28 @@ class Signer:
 
     key: Key
     name: str
-    """Under which the first to decide is enrolled."""
+    """The name under which the first person to decide is enrolled."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an approval came to."""
+    """The result of an approval."""
 
     request: RequestState
     promoted: Champion | None
     """None: it waits for more approvals."""
     approval_status: ApprovalStatus
     problems: tuple[str, ...] = ()
-    """Of what shows the champion; the promotion stands all the same."""
+    """Problems of what shows the champion. The promotion stands in spite of them."""
 
 
 # -- requests --------------------------------------------------------------------------------------
 def request_promotion(clone: Clone, record: RunRecord, report_line: ReportLine = print) -> RequestState:
-    """Ask for the promotion of a run. The same run is asked for once.
+    """Ask for the promotion of a run. A second call for the same run returns the first request.
 
-    Raises UserError when the gate did not decide `promote`, or a person rejected this prompt and
-    these weights before; InfrastructureError when the run's bytes cannot be shared. The record only
-    finds the revision: what the ledger is told of the run is read there.
+    Raises UserError when the gate did not decide `promote`, or when a person has rejected this
+    prompt and these weights. Raises InfrastructureError when the run's bytes cannot be shared. The
+    record only finds the revision; what the ledger gets about the run is read from the revision.
     """
     if record.revision is None:
         remedy = "Go on with it" if record.state == "paused" else "Wait for it, or start it again"
@@ -107,7 +107,7 @@ def request_promotion(clone: Clone, record: RunRecord, report_line: ReportLine =
         )
 
     if remote.shared(clone).remote and book.latest(clone, report_line).state.request(record.name) is None:
-        transfer.push(clone, at.commit)  # minutes, perhaps: before the ledger is held
+        transfer.push(clone, at.commit)  # it may take minutes, so it is done before the ledger is locked
 
     registration.assert_fits(book.read(clone, report_line=report_line).state, look, at, record.name)
 
@@ -137,22 +137,22 @@ def request_promotion(clone: Clone, record: RunRecord, report_line: ReportLine =
 
 
 def _start(ledger: Ledger, made: Request, start: dict[str, Any] | None, report_line: ReportLine) -> Signed | None:
-    """The statement of who started the run, if it still counts. Where their key was removed since,
-    or the ledger restarted, the starter is unknown, and the run is not lost."""
+    """Return the statement that says who started the run, if it still counts. If their key was
+    removed since, or the ledger restarted, the starter is unknown, but the run is not lost."""
     if start is None:
         return None
     try:
         signed = Signed.model_validate(start)
         _would_stand(ledger, made, verify.verified_statement(ledger.state, signed))
     except (UserError, ValidationError) as error:
-        _would_stand(ledger, made)  # raises where it is the request that is refused
+        _would_stand(ledger, made)  # raises if the request itself is refused
         report_line(f"[ledger] who started run {made.run} is unknown ({error}): it needs one approver more")
         return None
     return signed
 
 
 def start(clone: Clone, model: str, record: RunRecord, report_line: ReportLine = print) -> dict[str, Any] | None:
-    """Sign the start of a run, where four eyes are the rule. None where they are not, or where no
+    """Sign the start of a run, if four eyes are the rule. Returns None if they are not, or if no
     enrolled key is at hand: then nobody knows who started it, and one approver more is needed."""
     ledger = book.read(clone, report_line=report_line)
     if not ledger.state.policy.rules_of(model).four_eyes:
@@ -171,8 +171,8 @@ def start(clone: Clone, model: str, record: RunRecord, report_line: ReportLine =
 
 
 def assert_known(clone: Clone, run: str, report_line: ReportLine = print) -> None:
-    """Raises UserError for a run that neither this clone nor its ledger knows. To be told before
-    anybody is asked for a key."""
+    """Raise UserError for a run that neither this clone nor its ledger knows. Called before anybody
+    is asked for a key."""
     names = [record.name for record in records.load_all(clone)]
     if not any(run in name for name in names):
         names += [request.act.run for request in book.latest(clone, report_line).state.requests.values()]
@@ -181,8 +181,8 @@ def assert_known(clone: Clone, run: str, report_line: ReportLine = print) -> Non
 
 
 def find(ledger: Ledger, run: str) -> RequestState:
-    """Find a request by its run's name, or by any part of it that only one run has; where there is
-    none, ask for the promotion of this clone's run."""
+    """Find a request by its run's name, or by any unique part of it. Raises UserError for none, and
+    for several."""
     names = list(dict.fromkeys(request.act.run for request in ledger.state.requests.values()))
     hits = [name for name in names if name == run] or [name for name in names if run in name]
     if len(hits) > 1:
@@ -198,10 +198,11 @@ def find(ledger: Ledger, run: str) -> RequestState:
 def approve(
     clone: Clone, run: str, signer: Signer, why: str, override_dirty: bool = False, report_line: ReportLine = print
 ) -> Outcome:
-    """Approve a run. Does not promote it: `promote` does, when the outcome says that enough have.
+    """Approve a run. Does not promote it: `promote` does that, once the outcome has enough
+    approvals.
 
-    Raises Refused when the ledger does not let it stand, UserError when the bytes are not those
-    that were judged.
+    Raises Refused when the ledger does not allow the approval, and UserError when the bytes are not
+    those that were judged.
     """
     asked = _checked(clone, run, report_line)
 
@@ -219,14 +220,14 @@ def approve(
         return _outcome(ledger, request)
 
     outcome = _acting(clone, act, report_line)
-    # it is the champion already: what could not show that may answer now
+    # the run is champion already: what could not show that before may be reachable now
     return outcome if outcome.promoted is None else replace(outcome, problems=_shown(clone, report_line))
 
 
 def wanted(
     clone: Clone, run: str, why: str, override_dirty: bool = False, report_line: ReportLine = print
 ) -> Statement:
-    """The statement that somebody is to sign elsewhere: an approval, or the override alone."""
+    """Make the statement that somebody will sign elsewhere: an approval, or only the override."""
     asked = _checked(clone, run, report_line)
 
     def act(ledger: Ledger) -> Statement:
@@ -239,13 +240,13 @@ def wanted(
 
 
 def submit(clone: Clone, run: str, signed: Signed, report_line: ReportLine = print) -> Outcome:
-    """Take in an approval or an override that was signed elsewhere."""
+    """Append an approval or an override that was signed elsewhere."""
     asked = _checked(clone, run, report_line)
 
     def act(ledger: Ledger) -> Outcome:
         request = ledger.state.requests[asked.number]
         _assert_somebody(ledger, run)
-        if signed.statement.id in ledger.state.statements:  # it was taken in, and what came next was cut off
+        if signed.statement.id in ledger.state.statements:  # appended before; a kill stopped what came next
             return _outcome(ledger, request)
         made = {"approve": _approval, "override": _override}.get(signed.statement.act)
         if made is None:
@@ -288,8 +289,8 @@ def _counting(ledger: Ledger, request: RequestState) -> set[str]:
 
 
 def _asked(clone: Clone, run: str, report_line: ReportLine) -> RequestState:
-    """Find a request. One that could not be made at the end of the run is made now, where the run
-    is."""
+    """Find a request. If the end of the run could not make it, it is made now, in the run's
+    clone."""
     ledger = book.latest(clone, report_line)
     asked = {request.act.run for request in ledger.state.requests.values()}
     if run not in asked:
@@ -303,8 +304,8 @@ def _asked(clone: Clone, run: str, report_line: ReportLine) -> RequestState:
 
 
 def _checked(clone: Clone, run: str, report_line: ReportLine) -> RequestState:
-    """Find a request, and compare its bytes. Before the ledger is held: they may be gigabytes that
-    are to be fetched, and what a request is about is the same ever after."""
+    """Find a request, and compare its bytes. This is done before the ledger is locked: gigabytes
+    may have to be fetched, and what a request is about never changes."""
     request = _asked(clone, run, report_line)
     ledger = book.read(clone, report_line=report_line)
     if not _is_champion(ledger.state, ledger.state.requests[request.number]):
@@ -328,8 +329,8 @@ def _assert_bytes(ledger: Ledger, request: RequestState) -> None:
 
 
 def promote(clone: Clone, run: str, report_line: ReportLine = print) -> Outcome:
-    """Make a run the champion, if enough people have approved. What takes long (the smoke test)
-    happens before the ledger is held."""
+    """Make a run the champion, if enough people have approved. The slow part, the smoke test, runs
+    before the ledger is locked."""
     ledger = book.read(clone, report_line=report_line)
     request = find(ledger, run)
     number, now = request.number, book.now(ledger)
@@ -373,7 +374,7 @@ def _done(clone: Clone, request: RequestState, approval_status: ApprovalStatus, 
 
 
 def _shown(clone: Clone, report_line: ReportLine) -> tuple[str, ...]:
-    """Show the champion everywhere. Returns what could not be."""
+    """Show the champion everywhere. Returns what could not be shown."""
     tracking.make_up(clone, report_line)  # the version in MLflow's registry is linked to the run
     return tuple(projections.reconcile(clone, report_line))
 
@@ -384,7 +385,7 @@ def _is_champion(state: State, request: RequestState) -> bool:
 
 # -- reject, lift, roll back -----------------------------------------------------------------------
 def reject(clone: Clone, run: str, signer: Signer, why: str, report_line: ReportLine = print) -> SignedEntry:
-    """Say no to what the gate would promote, whatever run brings it again."""
+    """Say no to what the gate would promote. It holds for any later run with the same content."""
     asked = _asked(clone, run, report_line)
 
     def act(ledger: Ledger) -> SignedEntry:
@@ -404,7 +405,7 @@ def reject(clone: Clone, run: str, signer: Signer, why: str, report_line: Report
 
 
 def lift(clone: Clone, run: str, signer: Signer, why: str, report_line: ReportLine = print) -> SignedEntry:
-    """Take a rejection back. Returns the rejection that held."""
+    """Take a rejection back. Returns the rejection that held until now."""
 
     def act(ledger: Ledger) -> SignedEntry:
         request = find(ledger, run)
@@ -425,7 +426,7 @@ class Returned:
     """A rollback."""
 
     number: int
-    """Of its entry."""
+    """The number of its entry."""
     time: str
     who: str
     why: str
@@ -459,11 +460,11 @@ def rollback(clone: Clone, model: str, signer: Signer, why: str, report_line: Re
 def assert_model(state: State, model: str) -> None:
     if model not in state.moves:
         known = did_you_mean(model, state.moves) if state.moves else "Nothing was promoted yet."
-        raise UserError(f"of model {model!r} nothing was ever promoted. {known}")
+        raise UserError(f"nothing of model {model!r} was ever promoted. {known}")
 
 
 def only_model(state: State) -> str:
-    """The only model of which anything was promoted. Raises UserError for none, and for several."""
+    """Return the only model that has promotions. Raises UserError for none, and for several."""
     if len(state.moves) == 1:
         return next(iter(state.moves))
     if not state.moves:
@@ -474,13 +475,13 @@ def only_model(state: State) -> str:
 
 
 def undo_command(model: str) -> str:
-    """The command that takes a promotion of this model back."""
+    """Return the command that takes a promotion of this model back."""
     return commands.command("rollback", "--model", model, *commands.WHY)
 
 
 # -- people ----------------------------------------------------------------------------------------
 def enrolled(kind: type[C], **facts: object) -> C:
-    """A change from what somebody typed. Raises UserError naming what does not fit."""
+    """Make a change from what somebody typed. Raises UserError naming what does not fit."""
     try:
         return kind.model_validate(facts)
     except ValidationError as error:
@@ -496,8 +497,8 @@ def change(
     why: str,
     report_line: ReportLine = print,
 ) -> Entry:
-    """Change people, machines, rules or thresholds. `made` may be a function of the policy as it is
-    then. `signer` None: thresholds, where nobody is enrolled yet who could sign."""
+    """Change people, machines, rules or thresholds. `made` may be a function of the policy at that
+    time. `signer` is None for thresholds while nobody is enrolled who could sign."""
 
     def act(ledger: Ledger) -> Entry:
         know_secrets_here(clone)
@@ -512,7 +513,8 @@ def change(
 
 
 def _first_owner(ledger: Ledger, signer: Signer, report_line: ReportLine) -> None:
-    """Who decides first is enrolled as owner: nobody was there before who could have done it."""
+    """Enrol the first person who decides as owner: nobody is there who could have done it
+    before."""
     ledger.begin()
     if ledger.state.had_owner:
         return
@@ -527,12 +529,12 @@ def _first_owner(ledger: Ledger, signer: Signer, report_line: ReportLine) -> Non
 
 # -- small things ----------------------------------------------------------------------------------
 def _acting(clone: Clone, act: Callable[[Ledger], T], report_line: ReportLine) -> T:
-    sharing.before_first_push(clone, report_line)  # minutes, perhaps: before the ledger is held
+    sharing.before_first_push(clone, report_line)  # may take minutes, so before the ledger is locked
     return book.acting(clone, act, report_line)
 
 
 def append(ledger: Ledger, act: Act, to_sign: Statement, signer: Signer) -> Entry:
-    """Sign and append. What would be refused is refused before anybody touches their key."""
+    """Sign and append. An act that cannot stand is refused before anybody touches their key."""
     person = verify.holder(ledger.state, signer.key.public, to_sign.change)
     _would_stand(ledger, act, VerifiedStatement(person or name_from(signer.name), signer.key.fingerprint, to_sign))
     return ledger.append(act, statement.sign(signer.key, to_sign))
@@ -548,7 +550,7 @@ def _who(state: State, signer: Signer) -> str | None:
 
 
 def know_secrets(at: Revision) -> None:
-    """A reason that quotes a secret of the run's settings is signed without it."""
+    """Note the secrets of the run's settings: a reason that quotes one is signed without it."""
     if not at.exists():
         return
     _add_secrets(at.file("params.yaml"), f"params.yaml of revision {at.commit[:10]}")
@@ -561,8 +563,8 @@ def know_secrets_here(clone: Clone) -> None:
 
 
 def _add_secrets(settings: bytes | None, where: str) -> None:
-    """Raises UserError for settings that cannot be read: a secret that they name would be signed,
-    and the ledger keeps it for ever."""
+    """Note the secrets that settings name. Raises UserError for settings that cannot be read: a
+    secret that they name would be signed, and the ledger keeps it for ever."""
     try:
         raw = artifacts.read_yaml(settings or b"")
     except (yaml.YAMLError, UnicodeDecodeError) as error:

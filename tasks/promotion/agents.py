@@ -4,12 +4,12 @@
     with laid_out(agent) as tree:           # recipe, settings, data/policy, data/champion: what a
                                             stage reads, for this agent alone
 
-A champion is named by the entry of its promotion in the ledger; a run is what its gate judged,
-approved or not. No run made the beginning, 0. Before the first promotion it is the base policy that
-the newest run measured; after it, for good, the base policy that the first promoted run was judged
-against. The folder holds the code and settings of the agent's own revision, not the clone's, and
-every byte comes by its hash: from Git, or from DVC's cache, where it is hashed again. A lock is
-held while an agent is laid out, so that `rft runs gc` leaves its folder alone.
+A champion is named by the entry of its promotion in the ledger. A run stands for what its gate
+judged, approved or not. No run made the beginning, 0. Before the first promotion it is the base
+policy that the newest run measured. After it, for good, it is the base policy against which the
+first promoted run was judged. The folder holds the code and settings of the agent's own revision,
+not the clone's. Every byte is found by its hash, in Git or in DVC's cache, where it is hashed
+again. A lock is held while an agent is laid out, so that `rft runs gc` leaves its folder alone.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ from tasks.runs.records import RunRecord
 POLICY = str(stage_files.folder("policy"))
 MEASURED = str(stage_files.path(reports.BaselineReport))
 LAID_OUT = "agent-"
-"""How the scratch folders of `laid_out` begin; whoever uses one holds the `lock` in it."""
+"""The beginning of the names of `laid_out`'s folders. The process that uses one holds its
+`lock`."""
 
 
 @dataclass(frozen=True)
 class Agent:
     model: str
     version: int | None
-    """The entry of its promotion, 0 for the beginning; None for what was never promoted."""
+    """The entry of its promotion; 0: the beginning; None: it was never promoted."""
     served: Served
     at: Revision
-    """Where its recipe, settings and base policy are."""
+    """The revision with its recipe, settings and base policy."""
     run: str
-    """The run of that revision. For the beginning: the one that measured it."""
+    """The run of that revision; for the beginning, the run that measured it."""
     arm: str
-    """Which of the challenger's arms it is."""
+    """Its arm in the challenger's report."""
     standing: str
     """Who approved it, or why nobody did, or who took it back."""
     withdrawn: bool = False
-    """It was rolled back, and not promoted again."""
+    """It was rolled back, and has not been promoted again."""
 
     @property
     def description(self) -> str:
@@ -67,8 +68,8 @@ class Agent:
 
 
 def find(clone: Clone, which: str, model: str | None = None) -> Agent:
-    """Find an agent. `model` as in the ledger; None: the clone's only one. Raises UserError when
-    there is none."""
+    """Find an agent. `model` is a name from the ledger; None: the clone's only model. Raises
+    UserError when there is no such agent."""
     state = book.latest(clone).state
     if is_a_run(which):
         return _of_run(clone, state, which)
@@ -94,8 +95,8 @@ def is_a_run(which: str) -> bool:
 
 
 def model_named(clone: Clone, state: State, model: str | None) -> str:
-    """The chosen agent's; else the ledger's only model, or the clone's only recipe that ever
-    ran."""
+    """Return the model of the chosen agent, or the ledger's only model, or the clone's only recipe
+    that ever ran."""
     start = f"Start one: {commands.command('run')}"
     model = model or clone.model(state.moves)
     is_enough = model in state.moves if model else bool(state.moves)
@@ -114,7 +115,8 @@ def model_named(clone: Clone, state: State, model: str | None) -> str:
 
 @contextmanager
 def laid_out(agent: Agent, *more: str) -> Iterator[Path]:
-    """Lay the agent out for the block. `more`: other outputs of the revision, if it has them."""
+    """Lay the agent out during the block. `more` names further outputs, if the revision has
+    them."""
     clone, at = agent.at.clone, agent.at
     with (
         tempfile.TemporaryDirectory(prefix=LAID_OUT, dir=clone.state) as scratch,
@@ -140,7 +142,8 @@ def scratch_lock(scratch: Path) -> Path:
 
 
 def _link_model(clone: Clone, folder: str, tree: Path) -> None:
-    """A given base model lies in the agent's folder of the clone, where Git need not know it."""
+    """Link to a given base model. It lies in the agent's folder of the clone, perhaps outside of
+    Git."""
     pointer = reports.read(PolicyReport, tree / POLICY / "report.json")
     given, place = clone.root / folder / pointer.model, tree / pointer.model
     if pointer.kind == "given" and given.exists() and not place.exists():
@@ -178,7 +181,7 @@ def _of_run(clone: Clone, state: State, which: str) -> Agent:
     asked = [request for request in state.requests.values() if which in request.act.run]
     exact = [request for request in asked if request.act.run == which]
     if not exact and all(record.name != which for record in records.load_all(clone)):
-        exact = asked  # else it is this clone's own run, which nobody asked for
+        exact = asked  # otherwise it is this clone's own run, without a request
     if len({request.act.run for request in exact}) == 1:
         request = exact[-1]
         if request.promoted:
@@ -234,26 +237,26 @@ def _beginning(clone: Clone, state: State, model: str) -> Agent:
 
 
 def first_promoted(state: State, model: str) -> Champion | None:
-    """The first promotion that replaced the beginning."""
+    """Return the first promotion that replaced the beginning."""
     every = (made for made in state.promotions.values() if made.model == model and made.before == BEGINNING)
     return next(every, None)
 
 
 def beginnings(clone: Clone, state: State) -> dict[str, str]:
-    """Model -> the revision that holds its beginning."""
+    """Return model -> the revision that holds its beginning."""
     found = {model: record.revision or "" for model, record in _measured(clone).items()}
     firsts = {model: first_promoted(state, model) for model in state.moves}
     return found | {model: first.revision for model, first in firsts.items() if first is not None}
 
 
 def _measured(clone: Clone) -> dict[str, RunRecord]:
-    """Model -> the newest run with a baseline of its base policy, whose bytes are here."""
+    """Return model -> the newest run that measured its base policy, and whose bytes are here."""
     found: dict[str, RunRecord] = {}
     for record in reversed(records.load_all(clone)):
         if record.revision is None or record.bytes_removed or champion.number(record.champion_version):
             continue
         at = Revision(clone, record.revision)
-        with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
+        with contextlib.suppress(GitError):  # somebody deleted the revision, but not its record
             if MEASURED.encode() not in (at.file("dvc.lock") or b"") or at.model in found:
                 continue
             if {MEASURED, POLICY} <= at.outs.keys():
@@ -262,10 +265,11 @@ def _measured(clone: Clone) -> dict[str, RunRecord]:
 
 
 def _that_ran(clone: Clone) -> set[str]:
-    """The models of all runs that finished a stage; other revisions may hold other settings."""
+    """Return the models of all runs that finished a stage. Other revisions may hold other
+    settings."""
     found: set[str] = set()
     for record in records.load_all(clone):
-        with contextlib.suppress(GitError):  # a revision that somebody deleted, and left its record
+        with contextlib.suppress(GitError):  # somebody deleted the revision, but not its record
             at = Revision(clone, record.revision or "")
             if record.revision and at.lock_sha256:
                 found.add(at.model)
@@ -278,6 +282,6 @@ def _arm(at: Revision) -> str:
 
 
 def approval(made: Champion) -> str:
-    """Who approved a champion, when and why."""
+    """Say who approved a champion, when and why."""
     overridden = ", overriding: uncommitted code" if made.overrides else ""
     return f"approved by {made.who} on {made.time}{overridden}: {made.why}"

@@ -1,6 +1,6 @@
 """The champion as a file of the clone: `.rft/champion/MODEL.json`.
 
-It says what to serve (prompt, weights, hashes, revision) to whatever serves it, without MLflow.
+It tells a program what to serve (prompt, weights, hashes, revision), without MLflow.
 """
 
 from __future__ import annotations

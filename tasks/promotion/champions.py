@@ -20,12 +20,12 @@ def model_name(params: config.Params) -> str:
 
 
 def served(clone: Clone, state: State, model: str) -> Served:
-    """What is served now."""
+    """Return what is served now."""
     return at(clone, state, state.champion(model))
 
 
 def at(clone: Clone, state: State, number: int) -> Served:
-    """The champion that a promotion made; 0 is the beginning."""
+    """Return the champion that a promotion made; 0 is the beginning."""
     if number == BEGINNING:
         return champion.BEGINNING
     made = state.promotions[number]
@@ -35,9 +35,9 @@ def at(clone: Clone, state: State, number: int) -> Served:
 
 
 def of_params(clone: Clone, params: config.Params, report_line: Callable[[str], None] = print) -> Served:
-    """The champion that a run of these settings begins with, its bytes in this clone's cache. A
-    remote that does not answer does not stop a run: its challenger is judged against what this
-    clone knows, and cannot be promoted if that was not the champion."""
+    """Return the champion with which a run of these settings begins, and fetch its bytes. A remote
+    that does not answer does not stop a run. Its challenger is judged against the champion that
+    this clone knows, and cannot be promoted if that was not the champion."""
     state = book.latest(clone, report_line).state
     if state.number == 0 and (record := clone.state / "ledger.jsonl").exists():
         remedy = "To begin a ledger without it, move it away: what was approved then no longer counts."
@@ -46,6 +46,6 @@ def of_params(clone: Clone, params: config.Params, report_line: Callable[[str], 
 
 
 def anchor(clone: Clone) -> str | None:
-    """The ledger's last entry, for a run's revision to name."""
+    """Return the ledger's last entry, which a run's revision names."""
     state = book.read(clone).state
     return f"{state.number} {state.head}" if state.number else None

@@ -1,8 +1,8 @@
 """What a request is about, by hash, and whether the bytes still have these hashes.
 
 Everything is read from the run's revision: the reports by their hash in DVC's cache, the weights
-file by file. So it works in any clone that has the revision, and whatever was changed after the
-gate's decision is named.
+file by file. So it works in any clone that has the revision. Every change after the gate's decision
+is named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.runs.artifacts import WEIGHTS, Revision
 
 
 def from_revision(at: Revision, run: str) -> tuple[PromotionRequest, Content]:
-    """Read the request of a run's revision, and compare every hash in it with the bytes it names.
+    """Read the request in a run's revision, and compare every hash in it with the bytes it names.
 
     Raises UserError when the gate did not decide `promote`, or a hash does not fit.
     """
@@ -60,9 +60,9 @@ def from_revision(at: Revision, run: str) -> tuple[PromotionRequest, Content]:
 
 
 def prompt_sha256(prompt: PromptSettings, serve: config.Serve) -> str:
-    """Hash a prompt together with how its answers are made of rollouts. Served otherwise it is
-    another candidate: another look, and a rejection or an approval of its own. What serves single
-    rollouts has the hash of the prompt alone."""
+    """Hash a prompt together with how its answers are made of rollouts. With another way of serving
+    it is another candidate: another look, with a rejection or an approval of its own. For single
+    rollouts it is the hash of the prompt alone."""
     served = _serve_sha256(serve)
     return prompt.digest() if served is None else files.digest({"prompt": prompt.digest(), "serve": served})
 

@@ -1,14 +1,13 @@
-"""Which look at its examples a registration is, and what it may spend of alpha: counted by example,
-in every clone.
+"""Count the looks at test examples, and what a look may spend of alpha.
 
-A test set inherits the highest count and the most that was spent among its examples, so one example
-more, one less or another order makes no fresh set. What an example is was said by the leakage
-check: its input text, whatever its case, its spaces, its id or its target. A list of keyed hashes,
-one per example, lies in DVC, and the registration holds the list's hash. A list that cannot be
-fetched is an error, never a count of zero.
+Looks are counted by example, in every clone. A test set inherits the highest count and the highest
+spending among its examples. So one example more or less, or another order, does not make a fresh
+set. An example is its input text, as in the leakage check: case, spaces, id and target do not
+matter. A list of keyed hashes, one per example, lies in DVC, and the registration holds the list's
+hash. A list that cannot be fetched is an error, never a count of zero.
 
-The clone that registers counts, and it might lie: the ledger cannot see lists. So whoever asks for
-a promotion or approves one counts again (`assert_counted`).
+The clone that registers counts, and it might lie: the ledger cannot see lists. So every request for
+a promotion and every approval counts again (`assert_counted`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ from tasks.runs.clone import Clone
 
 
 def key(ledger: Ledger) -> bytes:
-    """Of the first entry, so that equal examples of two ledgers have nothing in common."""
+    """Return the key of the hashes, from the first entry: equal examples of two ledgers have
+    nothing in common."""
     ledger.begin()
     return _key(ledger.state)
 
@@ -44,7 +44,7 @@ def _key(state: State) -> bytes:
 
 
 def lines(key: bytes, rows: bytes) -> set[str]:
-    """Name each example. Raises UserError for a row that is cut off."""
+    """Return a name for each example. Raises UserError for a row that is cut off."""
     asked = [_asked(row, number) for number, row in enumerate(rows.splitlines(), 1)]
     return {hmac.new(key, text.encode(), hashlib.sha256).hexdigest() + "\n" for text in asked}
 
@@ -59,7 +59,7 @@ def _asked(row: bytes, number: int) -> str:
 
 
 def listed(names: set[str]) -> DvcFile:
-    """The list of these names, as an entry has it."""
+    """Return the list of these names, in the form of an entry."""
     content = _content(names)
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     return DvcFile(sha256=hashlib.sha256(content).hexdigest(), md5=md5, size=len(content))
@@ -77,8 +77,8 @@ def keep(clone: Clone, names: set[str]) -> None:
 
 
 def share(clone: Clone, state: State, report_line: Callable[[str], None]) -> None:
-    """Upload the lists behind the entries, from the time before there was a remote: without them
-    nobody elsewhere can count looks. Says which are not here."""
+    """Upload the lists behind the entries, including those from before there was a remote. Without
+    them nobody elsewhere can count looks. Reports which lists are not here."""
     acts = [*((number, look.act) for number, look in state.looks.items()), *state.opened.items()]
     held = {number: act for number, act in acts if not state.erasure_of(act.test_sha256, act.examples)}
     here = {number: act for number, act in held.items() if artifacts.cached(clone, out(act.examples)) is not None}
@@ -95,9 +95,9 @@ def out(listed: DvcFile) -> Out:
 
 
 def past(clone: Clone, state: State, wanted: Registration, names: set[str], before: int | None = None) -> Past:
-    """Reckon with all looks before an entry that share examples with this one. It is one more than
-    the example that was looked at most, and what is spent is what that was spent on most. The same
-    look counts once, under whatever terms, and an erased list no more."""
+    """Count all looks before an entry that share examples with this one. The number of this look is
+    one more than the highest count among its examples. What is spent is the highest spending among
+    them. The same look counts once, under any terms, and an erased list does not count any more."""
     earlier = [look for look in state.looks.values() if before is None or look.number < before]
     first = {look.what: look for look in reversed(earlier)}
     same = first.get(what_of(wanted))
@@ -134,7 +134,7 @@ def _list_of(clone: Clone, number: int, listed: DvcFile) -> set[str]:
 
 
 def assert_not_retired(clone: Clone, state: State, names: set[str], before: int | None = None) -> None:
-    """Raise UserError for a set with an example that somebody opened before an entry."""
+    """Raise UserError for a set with an example that was opened (`before` an entry, if given)."""
     for number, opened in state.opened.items():
         if (before is not None and number > before) or state.erasure_of(opened.test_sha256, opened.examples):
             continue
@@ -146,7 +146,7 @@ def assert_not_retired(clone: Clone, state: State, names: set[str], before: int 
 
 
 def assert_counted(clone: Clone, state: State, look: Look, at: Revision, run: str) -> None:
-    """Raise UserError when the registration says less than the examples of this run say."""
+    """Raise UserError when the registration counts less than the examples of this run show."""
     rows = at.read(stage_files.examples_file("test"))
     again = f"Nobody can promote run {run}. Start it again: {commands.command('run')}"
     if rows is None or hashlib.sha256(rows).hexdigest() != look.act.test_sha256:

@@ -1,9 +1,9 @@
 """Runs of other clones that ask here for a promotion.
 
-This clone has no record of them. But the ledger has their requests, and the revision of a request
-comes with it, unless uncommitted code was in it. The revision's message holds the record as it was
-when the run ended. So whoever approves sees what they would see where it ran: the numbers, the
-checks, the page, the rollouts. The bytes come from DVC's remote, each compared with its hash.
+This clone has no record of them. But the ledger has their requests. A request brings its revision
+with it, unless the revision holds uncommitted code. The revision's message holds the record as it
+was when the run ended. So an approver here sees the same as in the run's own clone: the numbers,
+the checks, the page, the rollouts. The bytes come from DVC's remote, each compared with its hash.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ReportLine = Callable[[str], None]
 
 
 def find(clone: Clone, name: str, report_line: ReportLine = print) -> RunRecord:
-    """Find a run by any part of its name that only one has: one of this clone, else one that asks
-    here, whose bytes are then fetched. Raises UserError for none, and for several."""
+    """Find a run by any unique part of its name: a run of this clone, or else one that asks here,
+    whose bytes are then fetched. Raises UserError for none, and for several."""
     own = {record.name: record for record in records.load_all(clone)}
     if any(name in known for known in own):
         return own[records.pick([*own], name)]
@@ -35,8 +35,8 @@ def find(clone: Clone, name: str, report_line: ReportLine = print) -> RunRecord:
 
 
 def asking(clone: Clone, state: State) -> Iterator[RunRecord]:
-    """Yield the records of runs that asked in this ledger, and that this clone did not make, oldest
-    first. One with uncommitted code is left out: its revision stays in the clone that has it."""
+    """Yield the records of other clones' runs that asked in this ledger, oldest first. A run with
+    uncommitted code is left out: its revision stays in its own clone."""
     own = {record.name for record in records.load_all(clone)}
     for request in state.requests.values():
         at = Revision(clone, request.act.revision)
@@ -44,7 +44,7 @@ def asking(clone: Clone, state: State) -> Iterator[RunRecord]:
             own.add(request.act.run)
             try:
                 yield origin.recorded(at, request.act.run).model_copy(update={"revision": at.commit})
-            except UserError:  # by a program that wrote no record; to approve it says so
+            except UserError:  # another program wrote no record; an approval says so
                 continue
 
 

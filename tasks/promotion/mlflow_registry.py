@@ -1,12 +1,11 @@
-"""The champion in MLflow's registry: @champion and @previous of the registered model, and of its
-prompt.
+"""The champion in MLflow's registry: @champion and @previous of a registered model and its prompt.
 
-A version of the registered model stands for one promotion. It holds no weights, only where they
-are: the run, the revision, DVC's hash, and the number of the promotion's entry. Its description
-says so in words, with the command that audits it, and it is linked to the MLflow run where this
-store has that. Tags of the model say which act its aliases follow; `rft.following` is written
-before the aliases move and `rft.act` after, so that a process that died in between is not taken for
-somebody's hand.
+A version of the registered model stands for one promotion. It holds no weights, only their place:
+the run, the revision, DVC's hash, and the number of the promotion's entry. Its description says so
+in words, with the command that audits it. It is linked to the MLflow run, if this store has that
+run. Tags of the model say which act its aliases follow. `rft.following` is written before the
+aliases move, and `rft.act` after. So a process that died in between does not look like a change by
+hand.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class MLflowRegistry:
         tags, aliases = found.tags, found.aliases
         numbers = {alias: self._number(model, version) for alias, version in aliases.items()}
         if CHAMPION not in aliases and _ACT not in tags and _FOLLOWING not in tags:
-            return None  # registered by others, or cut off before anything was shown
+            return None  # others registered it, or a process was cut off before it showed anything
         description = (
             f"@champion on version {aliases.get(CHAMPION, 'none')}, @previous on {aliases.get(PREVIOUS, 'none')}"
         )
@@ -103,7 +102,7 @@ class MLflowRegistry:
 
     # -- one version per promotion -----------------------------------------------------------------
     def _version_of(self, model: str, state: State, number: int) -> Any:
-        """The version that stands for a promotion; registers it if need be."""
+        """Return the version that stands for a promotion. Registers it if it is missing."""
         for known in self.client.search_model_versions(f"name = '{model}'"):
             if known.tags.get(_NUMBER) == str(number) and known.tags.get(_LEDGER) in state.geneses:
                 return known
@@ -129,7 +128,7 @@ class MLflowRegistry:
             return markdown.of_beginning(model)
         made = state.promotions[number]
         decision = None
-        with contextlib.suppress(RftError):  # bytes that this clone lacks; a version is shown all the same
+        with contextlib.suppress(RftError):  # a version is shown even if this clone lacks its bytes
             decision = Revision(self.clone, made.revision).report(Decision)
         digest = f", SHA-256 `{tags['weights_sha256']}`" if tags.get("weights_sha256") else ""
         weights = f"weights `{tags['dvc.path']}`{digest}" if "dvc.path" in tags else "no weights of its own"
@@ -137,7 +136,8 @@ class MLflowRegistry:
         return secrets.redact(markdown.of_promotion(made, decision, served))
 
     def _tags(self, model: str, state: State, number: int) -> dict[str, str]:
-        """Who approved it, where the bytes are, and its prompt in the prompt registry."""
+        """Return tags: who approved it, where the bytes are, and its prompt in the prompt
+        registry."""
         if number == BEGINNING:
             return {"run": "", **self._prompt(model, number, *_seed(self.clone, state, model))}
         promotion, served = state.promotions[number], champions.at(self.clone, state, number)
@@ -164,8 +164,8 @@ class MLflowRegistry:
         return tags | self._prompt(model, number, made.prompt, promotion.run)
 
     def _prompt(self, model: str, number: int, prompt: Any, run: str) -> dict[str, str]:
-        """Register the text of a prompt. Returns tags for the model's version. MLflow takes no
-        empty text, and then the prompt has no alias."""
+        """Register the text of a prompt. Returns tags for the model's version. MLflow does not take
+        an empty text, so an empty prompt has no alias."""
         if prompt is None or not prompt.system:
             return {"prompt": prompt.name} if prompt is not None else {}
         name = prompt_name(model)
@@ -186,7 +186,7 @@ def _name(model: str, number: int) -> str:
 
 
 def _links(model: str, state: State, number: int, run_id: str | None) -> dict[str, str]:
-    """Where to go on from a version: the audit, and the page that its run has in MLflow."""
+    """Return links from a version: its audit, and its run's page in MLflow."""
     links = {"audit": markdown.audit(model, number)}
     if run_id is not None:
         links["report"] = f"runs:/{run_id}/{state.promotions[number].run}.html"
@@ -194,7 +194,8 @@ def _links(model: str, state: State, number: int, run_id: str | None) -> dict[st
 
 
 def prompt_name(model: str) -> str:
-    """Raises UserError for a name that MLflow refuses: what it then says does not name it."""
+    """Name the prompt of a model. Raises UserError for a name that MLflow refuses, because MLflow's
+    own error does not show the name."""
     name = f"{model}-prompt"
     if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
         raise UserError(
@@ -205,7 +206,7 @@ def prompt_name(model: str) -> str:
 
 
 def _seed(clone: Clone, state: State, model: str) -> tuple[Any, str]:
-    """The seed prompt, as the first run that replaced the beginning had it."""
+    """Return the seed prompt, from the first run that replaced the beginning."""
     for promotion in state.promotions.values():
         if promotion.model == model and promotion.before == BEGINNING:
             report = Revision(clone, promotion.revision).report(PromptReport)

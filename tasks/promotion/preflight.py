@@ -1,10 +1,10 @@
 """What is checked right before a promotion's entry: the agent runs, and its weights are signed.
 
-The weights folder is signed with the machine key in OpenSSF's format (signing.py), so that whoever
-serves it can verify it without us. The smoke test (smoke.py) plays a few examples with the real
-tools and grader. It does not judge how good the agent is: the gate did. It finds what no hash
-shows, such as a tool server that is gone. The weights are signed first, because the recipe's code
-runs where they lie.
+The weights folder is signed with the machine key in OpenSSF's format (signing.py), so that
+everybody who serves it can verify it without us. The smoke test (smoke.py) plays a few examples
+with the real tools and grader. It does not judge how good the agent is: the gate did. It finds what
+no hash shows, such as a tool server that is gone. The weights are signed first, because the
+recipe's code runs in the same folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tasks.promotion.agents import Agent
 class Checked:
     smoke: str
     signature: bytes | None
-    """Of the weights folder, as model signing writes it; None: it has no weights of its own."""
+    """The weights folder's signature, as model signing writes it; None: no weights of its own."""
 
     @property
     def signature_sha256(self) -> str | None:
@@ -36,7 +36,8 @@ class Checked:
 
 
 def check(agent: Agent, machine: Key, report_line: Callable[[str], None]) -> Checked:
-    """Raises InfrastructureError when the agent does not run as it did before the gate."""
+    """Sign the weights, and play the smoke test. Raises InfrastructureError when the agent does not
+    run as it did before the gate."""
     with agents.laid_out(agent, *smoke.EXAMPLES) as tree:
         path = agent.served.champion.weights_path
         signature = signing.sign(tree / stage_files.folder("champion") / path, machine.file) if path else None

@@ -1,14 +1,14 @@
 """What shows the champion elsewhere, kept in line with the ledger.
 
-    MLflow          the registered model's aliases @champion and @previous, and its prompt's
-    champion file   .rft/champion/MODEL.json, for whatever serves the agent
+    MLflow          The registered model's aliases @champion and @previous, and those of its prompt.
+    champion file   .rft/champion/MODEL.json, for the program that serves the agent.
 
 They are projections: a promotion is its entry in the ledger, and nothing is read back from here.
-Each carries the number of the promotion that it shows and of the act that it last followed.
-`reconcile` brings all in line. It can be repeated and cut off anywhere. One that names an entry
-that the ledger does not have is left alone and reported: then it is the ledger that was cut. One
-that somebody moved by hand is first recorded ("found X, set to Y"), then set. One that fails is
-reported and tried again at the next start; it never undoes an act.
+Each carries the number of the promotion that it shows, and of the act that it last followed.
+`reconcile` brings all in line. It can be repeated, and cut off at any point. A projection that
+names an entry unknown to the ledger is left alone and reported, because then the ledger was cut. If
+somebody moved one by hand, that is first recorded ("found X, set to Y"), and then it is set. A
+projection that fails is reported, and tried again at the next start. It never undoes an act.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.runs.clone import Clone
 
 
 def reconcile(clone: Clone, report_line: Callable[[str], None] = print) -> list[str]:
-    """Bring every projection in line. Returns what could not be, in words."""
+    """Bring every projection in line. Returns in words what could not be."""
 
     def act(ledger: Ledger) -> list[str]:
         problems: list[str] = []
@@ -45,7 +45,7 @@ def reconcile(clone: Clone, report_line: Callable[[str], None] = print) -> list[
 
     try:
         return book.acting(clone, act, report_line)
-    except InfrastructureError as error:  # the ledger's remote is away: what is shown is as old as what is known
+    except InfrastructureError as error:  # without the ledger's remote, nothing newer is known than is shown
         return [str(error)]
 
 
@@ -80,7 +80,7 @@ def _shows(shown: Shown, target: Target) -> bool:
 
 
 def _assert_known(state: State, shown: Shown, projection: Projection, target: Target) -> None:
-    """Leave alone what names an entry that the ledger does not have."""
+    """Raise UserError for a projection that names another ledger, or an entry that it lacks."""
     unknown = [number for number in (shown.act, shown.begun) if number is not None and number > state.number]
     if shown.champion and shown.champion not in state.promotions:
         unknown.append(shown.champion)

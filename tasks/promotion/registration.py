@@ -1,22 +1,22 @@
 """A look at the test set, registered before the set is opened.
 
-Whoever looks at one test set again and again finds a challenger that seems better: 26 that are not,
-judged at a margin of 0, gave a promotion in a quarter of all histories. So looks are counted, and
-each costs its share of `gate.alpha`. The run names in the ledger what it will compare, on which
-examples, under which thresholds. Only then are the examples opened, and only what was registered
-under the policy's thresholds can be promoted.
+With repeated looks at one test set, one finds a challenger that seems better. 26 challengers that
+were not better, judged at a margin of 0, gave a promotion in a quarter of all histories. So looks
+are counted, and each costs its share of `gate.alpha`. The run names in the ledger what it will
+compare, on which examples, under which thresholds. Only then are the examples opened. Only what was
+registered under the policy's thresholds can be promoted.
 
-    look     champion x candidates x test set, measured in one way. The same again is the same look,
+    look     Champion x candidates x test set, measured in one way. The same again is the same look,
              and free: a run that is resumed, or started again. The two candidates of a run are one
-             look. Another recipe, or another setting of sampling, draws the rollouts anew: a look.
-    level    what earlier looks took of gate.alpha is spent. A look gets its share of what is left
-             (tasks/ledger/spending.py), and terms looser than the policy's at an earlier look at
-             its examples are refused
-    count    goes by example (counting.py): one example more makes no fresh set. A set that
-             was opened, or whose list was erased, is retired: no look at its examples counts
-             (retiring.py).
-    policy   a model's first registration makes its run's thresholds the model's. `rft ledger policy
-             sign` changes them. A run with others registers as well, because it looks as well.
+             look. Another recipe or another setting of sampling draws new rollouts: a new look.
+    level    What earlier looks took of gate.alpha is spent. A look gets its share of what is left
+             (tasks/ledger/spending.py). Terms are refused if they are looser than the policy's were
+             at an earlier look at these examples.
+    count    Looks are counted by example (counting.py): one more example does not make a fresh set.
+             A set that was opened, or whose list was erased, is retired: no look at its examples
+             counts (retiring.py).
+    policy   A model's first registration makes its run's thresholds the model's. `rft ledger policy
+             sign` changes them. A run with other thresholds registers too, because it looks too.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ReportLine = Callable[[str], None]
 
 
 def settings_of(params: config.Params) -> str:
-    """The thresholds, in the form in which the ledger holds them. How many examples people are
-    shown is none."""
+    """Return the thresholds in the form in which the ledger holds them. The number of examples that
+    people are shown is not a threshold."""
     return _thresholds(params.model_dump(mode="json", by_alias=True))
 
 
@@ -53,8 +53,8 @@ def _thresholds(params: dict[str, Any]) -> str:
 
 
 def _measured(params: dict[str, Any]) -> str:
-    """Hash all settings of stage `challenger`. With any other it plays the test examples again,
-    which with a server, a judge or live tools draws anew."""
+    """Hash all settings of stage `challenger`. With other settings it plays the test examples
+    again. With a server, a judge or live tools, that draws new rollouts."""
     return files.digest({name: _section(params, name) for name in needs.NEEDS["challenger"].sections})
 
 
@@ -68,10 +68,10 @@ def _section(params: dict[str, Any], name: str) -> Any:
 
 
 def register(run: Run, report_line: ReportLine = print) -> reports.Registration:
-    """Register this run's look, and write down beside its stages' files which one it is.
+    """Register this run's look, and write beside its stages' files which one it is.
 
-    Raises UserError when all looks at these examples are spent, InfrastructureError when the ledger
-    or an earlier list of examples cannot be reached: the test set stays closed then.
+    Raises UserError when all looks at these examples are spent, and InfrastructureError when the
+    ledger or an earlier list of examples cannot be reached. Then the test set stays closed.
     """
     candidates = _candidates(run, config.load(run.tree / "params.yaml").policy.serve)
     nothing = reports.Registration(), reports.NOTHING_NEW
@@ -89,7 +89,7 @@ def register(run: Run, report_line: ReportLine = print) -> reports.Registration:
 def _registered(
     run: Run, candidates: list[tuple[str, str]], report_line: ReportLine
 ) -> tuple[reports.Registration, str]:
-    """Return the registration, and the entry by which the look was registered first."""
+    """Return the registration, and the entry that registered this look first."""
     clone, params = run.clone, config.load(run.tree / "params.yaml")
     model, examples = champions.model_name(params), run.tree / stage_files.examples_file("test")
     offers_blocks = reports.read(
@@ -140,13 +140,13 @@ def _registered(
 
 
 def _first(state: State, look: Look) -> str:
-    """Return the id of the entry that registered this look first, under whatever terms."""
+    """Return the id of the entry that registered this look first, under any terms."""
     return state.ids[next(each.number for each in state.looks.values() if each.what == look.what)]
 
 
 def _candidates(run: Run, serve: config.Serve) -> list[tuple[str, str]]:
-    """What may be promoted, as prompt and weights: the new prompt alone, the trained weights.
-    Served otherwise, they are other candidates."""
+    """Return what may be promoted, as pairs of prompt and weights: the new prompt alone, and the
+    trained weights. With another way of serving they are other candidates."""
     prompt = reports.read(reports.PromptReport, run.tree / stage_files.path(reports.PromptReport))
     train = reports.read(reports.TrainReport, run.tree / stage_files.path(reports.TrainReport))
     policy = reports.read(reports.PolicyReport, run.tree / stage_files.path(reports.PolicyReport))
@@ -192,7 +192,8 @@ def _policy_command() -> str:
 
 # -- what rests on it ------------------------------------------------------------------------------
 def entry_number(at: Revision, run: str) -> int:
-    """The registration that a run's revision names. Raises UserError for a run without one."""
+    """Return the registration that a run's revision names. Raises UserError for a run without
+    one."""
     found = named(at, run)
     if not found.registered:
         again = commands.command("run")
@@ -208,19 +209,19 @@ def entry_number(at: Revision, run: str) -> int:
 
 
 def named(at: Revision, run: str) -> reports.Registration:
-    """What a run's revision says of its look."""
+    """Return what a run's revision says about its look."""
     path = str(stage_files.path(reports.Registration))
     return reports.parse(reports.Registration, at.file(path) or b"{}", f"{path} of run {run}")
 
 
 def assert_fits(state: State, entry: int, at: Revision, run: str) -> None:
-    """Raise UserError when the run was measured or decided otherwise than the entry says, or the
-    entry is not the look that it says. Whoever asks for a promotion or approves one looks."""
+    """Raise UserError when the run was not measured or decided as the entry says, or the entry is
+    not the look that it claims to be. Every request and every approval checks this."""
     look, decision, compared = state.looks.get(entry), at.report(reports.Decision), at.report(reports.ChallengerReport)
     if look is None or decision is None or compared is None:
         return  # `authorise` says what is wrong
     counting.assert_counted(at.clone, state, look, at, run)
-    # as written: the run wrote every value out, and a later version may know more keys
+    # compared as written: the run wrote every value out, and a later version may know more keys
     params = at.settings
     settings = json.loads(look.act.settings)
     told = settings["challenger"]

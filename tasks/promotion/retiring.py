@@ -1,13 +1,14 @@
 """Test sets that no later look can use: those that somebody read, and those whose list is erased.
 
-    opened    rollouts on the test set were shown. Whoever has read them will choose the next prompt
-              by them, however honest they are, so a gain on these examples says nothing any more.
-              The entry comes first, then what it allows; again for the same run is free
-    erased    the list by which looks at the examples are counted is gone, as for a window of
-              production that is past its time. How many looks another set shares with it cannot be
-              said any more
+    opened    Rollouts on the test set were shown. People who have read them choose the next prompt
+              by them, even if they are honest. So a gain on these examples means nothing any more.
+              The entry comes first, and then the rollouts are shown. Opening the set of the same
+              run again is free.
+    erased    The list by which looks at the examples are counted is gone, for example because a
+              window of production is past its time. The number of looks that another set shares
+              with it is not known any more.
 
-What was asked for before stays valid: it was judged on a closed set.
+Earlier requests stay valid: they were judged on a closed set.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from tasks.runs.run import user
 
 ReportLine = Callable[[str], None]
 HERE = "none: the shelves of a folder"
-"""The run of what `dvc repro` made by hand."""
+"""The name of the run for what `dvc repro` made by hand."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the rollouts lie that somebody wants to read."""
+    """The place of the rollouts that somebody wants to read."""
 
     run: str
     model: str
     read: Callable[[str], bytes | None]
-    """A file of a stage."""
+    """Returns the content of a stage's file."""
     registration: bytes | None
-    """Of `registration.json`, which lies in Git."""
+    """The content of `registration.json`, which is in Git."""
     at: Revision | None = None
 
 
@@ -65,11 +66,11 @@ def of_folder(folder: Path, run: str, model: str) -> Source:
 
 # -- opened ----------------------------------------------------------------------------------------
 def open_test(clone: Clone, source: Source, why: str | None, report_line: ReportLine = print) -> int:
-    """Open a test set, and retire it. Returns the entry that says so. `why` may be None where the
-    set of this run is open already.
+    """Open a test set, and retire it. Returns the entry that says so. `why` may be None if the set
+    of this run is open already.
 
-    Raises UserError without examples or without a reason; InfrastructureError where the ledger, or
-    the remote that holds the list of its examples, cannot be reached: nothing is shown then.
+    Raises UserError without examples or without a reason. Raises InfrastructureError if the ledger,
+    or the remote with the list of its examples, cannot be reached. Then nothing is shown.
     """
     examples = source.read(str(stage_files.examples_file("test")))
     if examples is None:
@@ -79,7 +80,7 @@ def open_test(clone: Clone, source: Source, why: str | None, report_line: Report
     if number := _opened(state, wanted):
         return number
     if why is None:
-        raise UserError("--open-test needs --reason TEXT: the ledger keeps it for whoever asks a year later.")
+        raise UserError("--open-test needs --reason TEXT: the ledger keeps it for everybody who asks a year later.")
     _know_secrets(clone, source)
     reason, test_sha256 = statement.reason(why), wanted[-1]
     lines = counting.lines(key, examples)
@@ -109,7 +110,7 @@ def open_test(clone: Clone, source: Source, why: str | None, report_line: Report
 
 
 def _opened(state: State, wanted: tuple[str, str, str]) -> int:
-    """The entry that opened the test set of this model and run; 0: none did."""
+    """Return the entry that opened the test set of this model and run; 0: none did."""
     same = (n for n, act in state.opened.items() if (act.model, act.run, act.test_sha256) == wanted)
     return next(same, 0)
 
@@ -125,8 +126,8 @@ def erase(
     clone: Clone, number: int, why: str, signer: Callable[[Policy], Signer | None], report_line: ReportLine = print
 ) -> tuple[int, list[str]]:
     """Erase the list of examples of a registration. Returns the entry, and where else its bytes may
-    lie. `signer`: an owner, once there is one. What is erased already is erased again where it
-    lies."""
+    lie. `signer` gives an owner, once there is one. For a list that the ledger calls erased, the
+    bytes in this clone are removed again."""
     reason = ""
 
     def act(ledger: Ledger) -> tuple[int, Look]:

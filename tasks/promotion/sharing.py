@@ -1,11 +1,10 @@
 """What the ledger counts on, where every clone can fetch it: bytes at DVC's remote, and the chain.
 
-These are the outputs of runs, and the lists of test examples behind looks. Where infra/ledger.yaml
-names a remote, they are pushed before the entry that counts on them is appended. What was made
-before it named one is not at the remote: requests, champions, lists. So the push that shares a
-ledger for the first time, whatever act it is for, is preceded by these bytes. `rft ledger share`
-does the same by name: for a ledger that came to the remote from a clone that lacks them, or a DVC
-remote that was named late.
+The bytes are outputs of runs, and the lists of test examples behind looks. If infra/ledger.yaml
+names a remote, they are pushed before the entry that counts on them is appended. Requests,
+champions and lists from before it named one are not at the remote. So they are pushed before the
+first push of the ledger, with any act. `rft ledger share` does the same on demand. It is needed if
+a clone without these bytes shared the ledger, or if the DVC remote was named late.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ ReportLine = Callable[[str], None]
 
 
 def share(clone: Clone, report_line: ReportLine = print) -> list[str]:
-    """Upload what others need of this ledger, and this clone has. Returns the runs whose bytes are
-    at DVC's remote now. Raises UserError without a remote, InfrastructureError when it fails."""
+    """Upload what others need of this ledger, as far as this clone has it. Returns the runs whose
+    bytes are at DVC's remote now. Raises UserError without a remote, and InfrastructureError when
+    the upload fails."""
     found = remote.shared(clone)
     if found.remote is None:
         raise UserError(
@@ -44,7 +44,8 @@ def share(clone: Clone, report_line: ReportLine = print) -> list[str]:
 
 
 def before_first_push(clone: Clone, report_line: ReportLine) -> None:
-    """Call before an act, without the ledger's lock. Does nothing once the ledger is shared."""
+    """Push the bytes that the ledger counts on, before it is shared for the first time. Call before
+    an act, without the ledger's lock."""
     if remote.shared(clone).remote is None:
         return
     ledger = book.read(clone, report_line=report_line)
@@ -53,9 +54,9 @@ def before_first_push(clone: Clone, report_line: ReportLine) -> None:
 
 
 def fetch(at: Revision, request: RequestState, machine: str) -> None:
-    """Fetch the bytes of a request. Raises InfrastructureError, which names the clone that has them
-    where the ledger is shared."""
-    why = "they were never pushed, or removed"  # `dvc fetch` does not always make an error of it
+    """Fetch the bytes of a request. Raises InfrastructureError; for a shared ledger it names the
+    clone that has them."""
+    why = "they were never pushed, or removed"  # `dvc fetch` does not always fail then
     try:
         transfer.fetch(at.clone, at)
     except InfrastructureError as error:
@@ -85,8 +86,8 @@ def _push(clone: Clone, state: State, report_line: ReportLine) -> list[str]:
 
 
 def _counted_on(state: State) -> dict[str, str]:
-    """Revision -> run: requests that people can still decide on, and every champion that is served
-    or that rollbacks lead to."""
+    """Return revision -> run, for the requests that people can still decide on, and for every
+    champion that is served or that rollbacks can reach."""
     found = {request.act.revision: request.act.run for request, _ in request_status.open_requests(state, state.time)}
     for model in state.moves:
         number = state.champion(model)

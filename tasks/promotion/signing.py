@@ -4,19 +4,19 @@
     verify(folder, bundle, public_key)    raises UserError naming what was changed, added or missing
 
 The ledger's entry already names the hash of the weights, and its commit is signed. This signature
-is for those who have the folder alone: whoever serves it needs neither Git nor a tool of ours,
-only the package `model-signing` and the machine's public key (`public_pem`):
+is for people who have only the folder. To verify it they need neither Git nor a tool of ours, only
+the package `model-signing` and the machine's public key (`public_pem`):
 
     model_signing verify key FOLDER --no-ignore-git-paths --signature model.sig \\
         --public_key machine.pem
 
-The bundle lists the SHA-256 of every file under its path in the folder. Beside that it holds the
-folder's own name and a hash of the public key: no time, no host, no other path. ECDSA draws a
-number for each signature, so two bundles of equal bytes differ.
+The bundle lists the SHA-256 of every file under its path in the folder. Besides that it holds only
+the folder's own name and a hash of the public key: no time, no host, no other path. ECDSA draws a
+random number for each signature, so two bundles of equal bytes differ.
 
-By default the package neither signs nor sees `.git`, `.github`, `.gitignore` and `.gitattributes`,
-so that anything may be put there afterwards. We sign them too, hence the option above. A link is
-an error, an empty folder within leaves no trace.
+By default the package leaves out `.git`, `.github`, `.gitignore` and `.gitattributes`, so anything
+could be put there afterwards. We sign them too, hence the option above. A link is an error, and an
+empty folder inside leaves no trace.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def sign(folder: Path, private_key: Path) -> bytes:
 
 
 def verify(folder: Path, bundle: bytes, public_key: str) -> None:
-    """Verify a folder. `public_key`: a line as in KEY.pub. Raises UserError naming each file that
-    was changed, added or is missing, or saying why the signature itself is not valid."""
+    """Verify a folder. `public_key` is a line as in KEY.pub. Raises UserError naming each file that
+    was changed, was added or is missing, or saying why the signature itself is not valid."""
     from cryptography.exceptions import InvalidSignature
     from model_signing import verifying
 
@@ -82,8 +82,8 @@ def verify(folder: Path, bundle: bytes, public_key: str) -> None:
 
 
 def verify_digests(bundle: bytes, digests: dict[str, str], public_key: str) -> None:
-    """Verify a signature by the SHA-256 of each file alone, without the files: an audit has hashed
-    them. Raises UserError like `verify`."""
+    """Verify a signature with only the SHA-256 of each file: an audit has hashed the files already.
+    Raises UserError like `verify`."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives import serialization as form
@@ -144,7 +144,7 @@ def _check(key: object, where: str) -> None:
 
 @contextmanager
 def _readable(content: bytes) -> Iterator[str]:
-    """Lend a few bytes the path that the package asks for. It is a pipe, which is read once: a
+    """Give a few bytes a path, which the package asks for. It is a pipe, which is read once, so a
     private key is never on the disk in a second form."""
     reader, writer = os.pipe()
     try:
@@ -156,14 +156,14 @@ def _readable(content: bytes) -> Iterator[str]:
 
 
 def _everything() -> Config:
-    """Leave nothing out, whatever its name."""
+    """Return a configuration that leaves no file out."""
     from model_signing import hashing
 
     return hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
 
 
 def _signed(bundle: bytes) -> dict[str, str]:
-    """Path -> SHA-256, as the bundle lists them."""
+    """Return path -> SHA-256, as the bundle lists them."""
     statement = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     return {one["name"]: one["digest"] for one in statement["predicate"]["resources"]}
 

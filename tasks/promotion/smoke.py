@@ -1,10 +1,13 @@
-"""The smoke test before a promotion's entry: the agent, laid out from its revision, plays a few
-examples with its real tools and its real grader (rft/smoke.py).
+"""The smoke test before a promotion's entry.
 
-    check(agent, hear) -> Smoke      raises InfrastructureError or UserError when it does not pass
+The agent, laid out from its revision, plays a few examples with its real tools and its real grader
+(rft/smoke.py).
 
-It plays in a process of its own, with the engine that runs here: this one need not load torch, and
-a crash or a hang there is an error here. Nothing is recorded, and nothing is promoted on an error.
+    check(agent, on_line) -> Smoke   raises InfrastructureError or UserError when it does not pass
+
+It plays in a process of its own, with the engine that runs here. So this process need not load
+torch, and a crash or a hang there becomes an error here. Nothing is recorded, and an error stops
+the promotion.
 """
 
 from __future__ import annotations
@@ -27,22 +30,23 @@ from tasks.promotion.agents import Agent
 from tasks.runs.clone import Clone
 
 START_S = 900.0
-"""For loading the weights and starting the tool server. Then each rollout has its own deadlines."""
+"""The limit for loading weights and starting the tool server. Then each rollout has its
+deadlines."""
 EXAMPLES = (str(stage_files.examples_file("validation")), str(stage_files.KEYS))
 _ERROR = "error: "
 _END = "Nothing was promoted."
 
 
 def check(agent: Agent, on_line: Callable[[str], None] = lambda line: None, start_s: float = START_S) -> Smoke:
-    """Play the smoke test of an agent. `on_line` gets its lines as they come, in the form of
+    """Play the smoke test of an agent. `on_line` gets its lines at once, in the form of
     rft/lines.py."""
     with agents.laid_out(agent, *EXAMPLES) as tree:
         return play(agent, tree, on_line, start_s)
 
 
 def play(agent: Agent, tree: Path, on_line: Callable[[str], None], start_s: float = START_S) -> Smoke:
-    """The same where the agent lies already, with `EXAMPLES`. The recipe's code runs here: what is
-    to be signed, sign before."""
+    """Do the same in a folder where the agent is laid out already, with `EXAMPLES`. The recipe's
+    code runs in this folder, so sign what is to be signed before."""
     what, result = f"smoke test of {agent.description}", tree.parent / "smoke.json"
     code, last = _played(agent.at.clone, tree, [str(result), "--start-s", f"{start_s:g}"], on_line)
     if code == 0:
@@ -69,7 +73,7 @@ def _played(clone: Clone, tree: Path, arguments: list[str], on_line: Callable[[s
         errors="replace",
         start_new_session=True,
     )
-    # something that the recipe started and left behind would hold the pipe open, and us with it
+    # a process that the recipe left behind would keep the pipe open, and we would wait for it
     threading.Thread(target=lambda: (process.wait(), _kill_group(process.pid)), daemon=True).start()
     try:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What is to be shown of a model, what is shown of it, and whatever shows it (projections.py)."""
+"""What should be shown of a model, what is shown, and the interface of what shows it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tasks.ledger.state import State
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be shown of a model."""
+    """What should be shown of a model."""
 
     model: str
     ledger: str
-    """The genesis."""
+    """The ledger's genesis."""
     act: int
     """The promotion or rollback that led to it."""
     champion: int
@@ -24,16 +24,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown. None: not said, as where others made it."""
+    """What is shown. None: it does not say, for example because others made it."""
 
     ledger: str | None
     act: int | None
     champion: int | None
     previous: int | None
     begun: int | None = None
-    """The act that was being followed when the process was cut off."""
+    """The act that a process was following when it was cut off."""
     description: str = ""
-    """What was found, for the record."""
+    """What was found, for the ledger's entry."""
 
 
 class Projection(Protocol):
@@ -41,7 +41,7 @@ class Projection(Protocol):
     def name(self) -> str: ...
 
     def shown(self, model: str) -> Shown | None:
-        """None: nothing is shown yet."""
+        """Return what is shown; None: nothing yet."""
         ...
 
     def show(self, target: Target, state: State) -> None: ...
@@ -52,6 +52,6 @@ def targets(state: State) -> list[Target]:
 
 
 def target_of(state: State, move: Move) -> Target:
-    """What is to be shown after a promotion or rollback."""
+    """Return what should be shown after a promotion or rollback."""
     previous = state.promotions[move.champion].before if move.champion else None
     return Target(move.model, state.genesis, move.number, move.champion, previous)

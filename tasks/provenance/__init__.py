@@ -1,19 +1,19 @@
-"""What a version says of itself in the formats of others.
+"""A version's facts in the formats of other tools.
 
-    write(clone, state, model, number, folder, said) -> the files that it wrote
+    write(clone, state, model, number, folder, report_line) -> the files that it wrote
 
-    subject         the facts of one version, from the ledger and the run's revision
-    limits          what it was not shown to do, and what nobody can verify
-    bom             bom.cdx.json, a CycloneDX ML-BOM: model card, data, packages
-    card            README.md, a Hugging Face model card
-    openlineage     openlineage.ndjson, the events of the run that made it
-    live            the same events while a run goes on, to a file or a server
-    slsa            provenance.intoto.jsonl, SLSA provenance signed by this clone's machine key
+    subject         The facts of one version, from the ledger and the run's revision.
+    limits          What the version was not shown to do, and what nobody can verify.
+    bom             bom.cdx.json, a CycloneDX ML-BOM: model card, data, packages.
+    card            README.md, a Hugging Face model card.
+    openlineage     openlineage.ndjson, the events of the run that made the version.
+    live            The same events while a run goes on, to a file or a server.
+    slsa            provenance.intoto.jsonl, SLSA provenance signed by this clone's machine key.
 
-They are copies of facts for tools that do not know us, and each says where the facts are verified:
-`rft audit`. From the same ledger and bytes, the first three have the same bytes, wherever they are
-written. The folder is whole or not there. One that holds such an export is replaced, so that a
-script may write to the same place each time; any other that is not empty is left alone.
+The files are copies of facts for tools that do not know us. `rft audit` verifies the facts, and
+each file says so. From the same ledger and bytes, the first three files have the same bytes in
+every clone. The folder is whole or not there. A folder with such an export is replaced, so a script
+may write to the same place each time. Any other folder that is not empty is left alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NAMES = (BOM, CARD, LINEAGE, PROVENANCE)
 def write(
     clone: Clone, state: State, model: str, number: int, folder: Path, report_line: Callable[[str], None] = print
 ) -> list[Path]:
-    """Write all four. Raises UserError for a folder of somebody else's, or in which runs would take
-    the files along, and what `subject.gather` raises."""
+    """Write all four files. Raises UserError for a folder with other files, or for a place from
+    which runs would carry the files along, and what `subject.gather` raises."""
     from tasks.provenance import bom, card, openlineage, slsa, subject
 
     folder = folder.absolute()

@@ -1,13 +1,12 @@
 """A CycloneDX ML-BOM (1.6, JSON): the model with its model card, and each part that it was made of.
 
-cyclonedx-python-lib has components but no class for a model card, so the JSON is written here, and
+cyclonedx-python-lib has components but no class for a model card. So the JSON is written here, and
 the tests validate it against the schemas that come with that library.
 
-CycloneDX's `hashes` are of a file's bytes, so only what is a file has them: each file of the
-weights, the window, each split. The hash of a folder or of a prompt is a property, with a name
-that begins with `agent-rft:`; so is what links the document to the ledger. The serial number
-follows from the promotion's entry, and the time is that of the promotion: the same version gives
-the same bytes.
+CycloneDX's `hashes` are those of a file's bytes, so only files have them: each file of the weights,
+the window, each split. The hash of a folder or of a prompt is a property whose name begins with
+`agent-rft:`, and so are the links to the ledger. The serial number is computed from the promotion's
+entry, and the time is that of the promotion, so the same version gives the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Component = dict[str, Any]
 
 
 def bom(subject: Subject) -> dict[str, Any]:
-    """The document as JSON's values."""
+    """Make the document, as JSON values."""
     model, parts = _model(subject), [*_data(subject), _base(subject), *_software(subject)]
     refs = [part["bom-ref"] for part in parts]
     return {
@@ -52,7 +51,7 @@ def bom(subject: Subject) -> dict[str, Any]:
 
 
 def purl(name: str, version: str) -> str:
-    """The package URL of a package of PyPI."""
+    """Return the package URL of a package of PyPI."""
     return f"pkg:pypi/{re.sub(r'[-_.]+', '-', name).lower()}@{quote(version, safe='')}"
 
 

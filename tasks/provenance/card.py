@@ -1,8 +1,8 @@
 """A model card as Hugging Face reads it: README.md with YAML before it.
 
-The YAML holds what the hub can show and search: the base model, data sets, and results, each with
-its value; `huggingface_hub` writes it, and reads it back in the tests. The text holds what people
-need to judge it, and intervals, for which the YAML has no place but the name of a metric. Names of
+The YAML holds what the hub can show and search: the base model, data sets, and results with their
+values. `huggingface_hub` writes it, and reads it back in the tests. The text holds what people need
+to judge the version. The YAML has no field for intervals, so they are in a metric's name. Names of
 data sets are ours, not the hub's: nothing is uploaded, and the hashes say which bytes are meant.
 """
 
@@ -77,21 +77,21 @@ def _what(subject: Subject) -> Iterator[str]:
     if subject.weights is None:
         made = f"the base model {subject.base_name} with a prompt, and no weights of its own"
     else:
-        kind = "a LoRA adapter on" if subject.weights.kind == "lora" else "weights that were trained, all of them, from"
+        kind = "a LoRA adapter on" if subject.weights.kind == "lora" else "a full set of weights, trained from"
         made = f"{kind} {subject.base_name}, with a prompt"
     yield f"A tool-using agent for the task of recipe `{subject.recipe}`: {made}."
     if subject.weights is not None and not subject.weights.is_new:
         yield f"The weights are those of champion {subject.before}, which it replaced: only the prompt is new."
     if subject.prompt is not None:
         yield ""
-        yield f"Prompt `{subject.prompt.name}`, by its hash below. It is part of the agent."
+        yield f"Prompt `{subject.prompt.name}`, with its hash below. It is part of the agent."
 
 
 def _trained(subject: Subject) -> Iterator[str]:
     train = subject.train
     if train is None:
         kept = f"those of champion {subject.before}" if subject.weights else "the base model's"
-        yield f"This run trained nothing of it: its weights are {kept}."
+        yield f"This run did not train it: its weights are {kept}."
     else:
         yield f"{train.reason[:1].upper()}{train.reason[1:]}."
         if train.trained:
@@ -193,7 +193,7 @@ def _verify(subject: Subject) -> Iterator[str]:
     yield ""
     yield (
         "It recomputes every hash above and every signature, from what is served down to the conversations, and names "
-        "the link that does not fit. This card is a copy of facts, and no evidence by itself."
+        "the link that does not fit. This card is a copy of facts; by itself it is not evidence."
     )
 
 
@@ -202,5 +202,5 @@ def _items(lines: Iterator[str] | list[str]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without what Markdown would take for a tag or a cell's end."""
+    """Put a text on one line, without what Markdown would take for a tag or the end of a cell."""
     return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")

@@ -1,5 +1,8 @@
-"""What a version's documents must not leave out: what it was not shown to do, and what nobody can
-verify. Each is a sentence, in the order of its weight, made from the facts alone."""
+"""The limits that a version's documents must state.
+
+They say what the version was not shown to do, and what nobody can verify. Each limit is a sentence
+made from the facts alone, the most important one first.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _judged(subject: Subject) -> Iterator[str]:
 
 def _verifiable(subject: Subject) -> Iterator[str]:
     if subject.base.kind == "served":
-        yield "Its base model is served elsewhere: its hash covers the address and the name, and that is all."
+        yield "Its base model is served elsewhere: its hash covers only the address and the name."
     elif subject.base.kind in ("given", "warm_started"):
         name = subject.base.base or subject.base_name
         yield f"The base model {name} was given: its bytes have a hash, and where they came from is not verifiable."

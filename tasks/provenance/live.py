@@ -1,12 +1,12 @@
 """OpenLineage events while a run goes on, to the file or server that `run.openlineage` names.
 
-    check(clone, settings)          before the run: what can be seen to be wrong is an error
-    begin(run, model, settings)     START, or RUNNING when the run was cut off and goes on
-    with stage(run, name) as done   START; then COMPLETE with what dvc.lock names, FAIL, or ABORT
-    end(run)                        COMPLETE, FAIL or ABORT; nothing for one that waits to go on
+    check(clone, settings)          Raises an error before the run for settings that cannot work.
+    begin(run, model, settings)     START, or RUNNING when the run was cut off and goes on.
+    with stage(run, name) as done   START; then COMPLETE with what dvc.lock names, FAIL, or ABORT.
+    end(run)                        COMPLETE, FAIL or ABORT; nothing for a run that waits to go on.
 
-A run is not worse because a catalog is down, and does not wait for one: events are kept, in order
-and bounded at the run's end, as tasks/runs/outbox.py says.
+A catalog that is down does not fail a run, and a run does not wait for a catalog. Events are kept
+in order, and the wait at the run's end is bounded (tasks/runs/outbox.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tasks.runs.outbox import Piece, Refused
 from tasks.runs.run import Run
 
 TRY_S = 5.0
-"""For a connection, and for each piece of an answer."""
+"""The limit for a connection, and for each piece of an answer."""
 _SETTING = "run.openlineage"
 _WRONG = (400, 413, 422)
 ReportLine = Callable[[str], None]
@@ -67,7 +67,8 @@ def begin(run: Run, model: str, settings: config.OpenLineage | None, report_line
 
 @contextmanager
 def stage(run: Run, name: str) -> Iterator[Callable[[str], None]]:
-    """Yields what is to be told how DVC brought the stage up to date."""
+    """Send the events of a stage. Yields a function that takes how DVC brought the stage up to
+    date."""
     found: list[str] = []
     live: Live | None = run.lineage
     if live is None:
@@ -78,7 +79,7 @@ def stage(run: Run, name: str) -> Iterator[Callable[[str], None]]:
     try:
         yield found.append
     except Stopped:
-        if run.cancelled:  # else it waits for more hours, and goes on
+        if run.cancelled:  # otherwise it waits for more hours, and goes on
             live.emit("ABORT", job)
         raise
     except Exception:
@@ -109,7 +110,7 @@ def end(run: Run | None) -> None:
 
 # -- sending ---------------------------------------------------------------------------------------
 class Live:
-    """Makes the events of one run. Its methods raise nothing, and wait for nobody but `close`."""
+    """Makes the events of one run. Its methods raise nothing, and only `close` waits."""
 
     def __init__(self, clone: Clone, job: Job, receiver: outbox.Receiver, report_line: ReportLine):
         self.job, self._report_line = job, report_line
@@ -122,18 +123,18 @@ class Live:
             done = self._done(lock, job.stage, how) if lock is not None else None
             made = openlineage.event(kind, job, _now(), openlineage.tool_version(), code, done, failure)
             line = openlineage.line(made)
-        except Exception as error:  # of the catalog's events, not of the run
+        except Exception as error:  # an error in the events must not fail the run
             self._report_line(f"[openlineage] no {kind} event of {job.name}: {_describe(error)}")
             return
         self._outbox.put(line)
 
     def _done(self, lock: Path, name: str | None, how: str) -> Stage | None:
-        """What dvc.lock names for a stage. Without it the event still says that the stage is
-        over."""
+        """Return what dvc.lock names for a stage. If it cannot be read, the event still says that
+        the stage is over."""
         try:
             found = stages(yaml.load(lock.read_text(encoding="utf-8"), Loader=_LOADER))
         except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
-            self._report_line(f"[openlineage] {lock}: what stage {name} read and wrote is not told: {_describe(error)}")
+            self._report_line(f"[openlineage] {lock}: what stage {name} read and wrote is not sent: {_describe(error)}")
             return None
         return next((replace(one, how=how) for one in found if one.name == name), None)
 
@@ -153,8 +154,8 @@ class _File:
 
 
 class _Server:
-    """Made from settings alone; raises ConfigError for a variable that is not set, and for a header
-    that cannot be one."""
+    """A server that receives events. Raises ConfigError for a variable that is not set, and for a
+    header that is not valid."""
 
     def __init__(self, settings: config.OpenLineage):
         assert settings.url is not None
@@ -163,7 +164,7 @@ class _Server:
         self._headers, _ = headers.resolve(settings.headers, f"{_SETTING}.headers")
         self.name = secrets.redact(self._url)
         self._transport: Any = None
-        """Of openlineage-python, for which an event in JSON's values is one too."""
+        """The transport of openlineage-python, which also takes an event as JSON values."""
 
     def problem(self, error: Exception) -> str:
         return _describe(error)
@@ -185,7 +186,7 @@ class _Server:
             if status is None:
                 raise
             if 300 <= status < 400:
-                message = f"HTTP {status}, it sends us elsewhere: name the address itself"
+                message = f"HTTP {status}, it sends us elsewhere: name the final address"
                 raise ConnectionError(message) from None
             raise (Refused if status in _WRONG else ConnectionError)(f"HTTP {status}") from None
 
@@ -199,7 +200,7 @@ def _now() -> str:
 
 
 def _describe(error: Exception) -> str:
-    """In few words: those of a connection's error name objects in memory."""
+    """Describe an error in few words: a connection's own error names objects in memory."""
     if type(error) is ConnectionError:
         return secrets.redact(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}

@@ -1,19 +1,20 @@
 """A run as OpenLineage events, for the catalogs that read them: Marquez, DataHub and others.
 
-A run of the ladder is a run of the job MODEL, and each stage one of the job MODEL.STAGE, with the
-first as its parent. Both have a START, and a COMPLETE, FAIL or ABORT. A stage's COMPLETE names what
-it read and wrote, as dvc.lock has it:
+A run of the ladder is a run of the job MODEL. Each stage is a run of the job MODEL.STAGE, whose
+parent is the run of MODEL. Both have a START, and a COMPLETE, FAIL or ABORT. A stage's COMPLETE
+names what it read and wrote, as dvc.lock has it:
 
-    namespace dvc    MODEL/PATH, with DVC's md5 as the dataset's version
-    namespace git    MODEL/code, with the commit as its version, in place of a hundred files of code
+    namespace dvc    MODEL/PATH, with DVC's md5 as the dataset's version.
+    namespace git    MODEL/code, with the commit as its version. It stands for a hundred files.
 
-Run ids follow from the run's name and the stage. So the events that were sent while the run went on
-(live.py) and those exported later are about the same runs, and a receiver that got both has each
-once. A run that was cut off and goes on says START again, under the same id.
+Run ids are computed from the run's name and the stage. So events that were sent during the run
+(live.py) and events exported later are about the same runs, and a receiver of both has each run
+once. A run that was cut off and goes on sends RUNNING, and its stage START again, with the same
+ids.
 
-Exported events need times that the revision has: a stage is taken to begin when the seconds that
-the record has of the stages before it are over, and never after the run's end. Live events have the
-times of the clock.
+Exported events need times, and the revision's record has only each stage's seconds. So each stage
+begins when the one before it ends, and never after the run's end. Live events have the times of the
+clock.
 
 No event quotes an error or a conversation: a stage's own error may hold what it read.
 """
@@ -36,7 +37,7 @@ from tasks.runs.artifacts import Out
 Kind = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
 Event = dict[str, Any]
 NAMESPACE = "agent-rft"
-"""Of our jobs."""
+"""The namespace of our jobs."""
 PRODUCER = "urn:agent-rft"
 _IDS = uuid.uuid5(uuid.NAMESPACE_URL, "urn:agent-rft:openlineage")
 
@@ -64,8 +65,8 @@ class Job:
 def event(
     kind: Kind, job: Job, time: str, tool: str, code: str = "", done: Stage | None = None, failure: str = ""
 ) -> Event:
-    """One event as JSON's values. `done`: what the stage read and wrote; `code`: the commit that it
-    ran."""
+    """Make an event, as JSON values. `done` holds what the stage read and wrote, and `code` is the
+    commit that it ran."""
     from openlineage.client import event_v2 as lineage
     from openlineage.client import facet_v2 as facets
     from openlineage.client.serde import Serde
@@ -142,7 +143,7 @@ def line(found: Event) -> str:
 
 # -- of a version ----------------------------------------------------------------------------------
 def events(subject: Subject) -> list[Event]:
-    """The events of the run that made the version, in order, as if it had just gone through."""
+    """Return the events of the run that made the version, in order, as if it had run in one go."""
     return list(_events(subject))
 
 
@@ -158,11 +159,11 @@ def _events(subject: Subject) -> Iterator[Event]:
 
 
 _OF_THE_BEGINNING = ("traffic", "drift", "examples", "policy", "baseline")
-"""What the later stages did is about another version."""
+"""The stages that concern the beginning. The later ones are about another version."""
 
 
 def _times(started: str, ended: str, stages: Iterable[Stage]) -> list[str]:
-    """The beginning of each stage, and the end of the last."""
+    """Return the beginning of each stage, and the end of the last."""
     now = datetime.fromisoformat(started)
     last = datetime.fromisoformat(ended) if ended else None
     found = [now]
@@ -173,7 +174,7 @@ def _times(started: str, ended: str, stages: Iterable[Stage]) -> list[str]:
 
 
 def tool_version() -> str:
-    """Of the agent-rft that runs here."""
+    """Return the version of the agent-rft that runs here."""
     try:
         return metadata.version("agent-rft")
     except metadata.PackageNotFoundError:

@@ -1,19 +1,20 @@
 """SLSA provenance (v1) of a version, in an in-toto statement (v1), in a signed DSSE envelope.
 
-The statement's subjects are what is served: each file of the weights, the prompt, and the agent,
-which is the promotion's entry in the ledger, for that binds prompt and weights. The predicate says
-by which build they came to be: the code commit and settings that went in, the data and models that
-were used, each by its digest, and when.
+The statement's subjects are what is served: each file of the weights, the prompt, and the agent.
+The agent is the promotion's entry in the ledger, because that entry binds prompt and weights. The
+predicate describes the build that made them: the code commit, the settings, the data and models
+that were used, each by its digest, and the times.
 
-The clone that exports signs with its machine key (ECDSA P-256), which an owner enrolled in the
-ledger. It has recomputed the hashes, so it vouches for them; `builder.id` names the machine that
-the ledger says asked for the version, which may be another. The signature is over the bytes of
-DSSE's PAE, as tools of others verify it: securesystemslib in the tests.
+The exporting clone signs with its machine key (ECDSA P-256), which an owner enrolled in the ledger.
+It has recomputed the hashes, so it vouches for them. `builder.id` names the machine that asked for
+the version, according to the ledger; it may be another one. The signature covers the bytes of
+DSSE's PAE, so other tools can verify it, such as securesystemslib in the tests.
 
     {"payloadType": "application/vnd.in-toto+json", "payload": BASE64,
      "signatures": [{"keyid": "SHA256:...", "sig": BASE64 of DER}]}
 
-ECDSA draws a number for each signature: of equal versions the payloads are equal, not the files.
+ECDSA draws a random number for each signature. So two exports of a version have equal payloads, but
+the files differ.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD = "urn:agent-rft:ladder:1"
-"""What externalParameters mean: `settings` is params.yaml as the run had it."""
+"""The build type. It says what externalParameters mean: `settings` is the run's params.yaml."""
 Described = dict[str, Any]
 
 
@@ -68,7 +69,8 @@ def statement(subject: Subject) -> dict[str, Any]:
 
 
 def builder(subject: Subject) -> str:
-    """The machine by the fingerprint of its key, and by the name under which it is enrolled."""
+    """Name the machine by the fingerprint of its key, and by the name under which it is
+    enrolled."""
     if not subject.machine:
         return "urn:agent-rft:machine:unknown"
     name = f"?name={quote(subject.machine_name, safe='')}" if subject.machine_name else ""
@@ -76,14 +78,15 @@ def builder(subject: Subject) -> str:
 
 
 def envelope(subject: Subject, key: Key) -> str:
-    """One line of JSON. Raises UserError for a key that cannot sign it."""
+    """Sign the statement. Returns one line of JSON. Raises UserError for a key that cannot sign
+    it."""
     payload = files.canonical(statement(subject))
     signed = {"keyid": key.fingerprint, "sig": _encoded(sign(pae(PAYLOAD, payload), key.file))}
     return json.dumps({"payloadType": PAYLOAD, "payload": _encoded(payload), "signatures": [signed]}) + "\n"
 
 
 def pae(kind: str, payload: bytes) -> bytes:
-    """What is signed: DSSE's pre-authentication encoding."""
+    """Return the bytes that are signed: DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)
 
 

@@ -1,13 +1,13 @@
-"""The facts of one version, each from where it is verified: what the exports say, they have here.
+"""The facts of one version, from verified sources: all exports are written from them.
 
 The ledger says who decided what. The run's revision says what was done, and each byte of it is
-hashed again as it is read. Nothing comes from this clone's own notes, so that two clones which have
-the ledger and the bytes say the same. No fact quotes a conversation: there are counts and hashes.
+hashed again as it is read. Nothing comes from this clone's own notes, so two clones that have the
+ledger and the bytes say the same. No fact quotes a conversation: there are only counts and hashes.
 
     gather(clone, state, model, number) -> Subject
 
-Number 0 is the beginning. Nobody promoted it, so it is the base policy of the run that its bytes
-are kept with (tasks/promotion/agents.py).
+Number 0 is the beginning. Nobody promoted it. It is the base policy of the run that keeps its bytes
+(tasks/promotion/agents.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Stage:
     name: str
     cmd: str
     deps: tuple[Out, ...]
-    """Without the engine's own files: the code commit names those."""
+    """What it read, without the engine's own files: the code commit names those."""
     outs: tuple[Out, ...]
     params: dict[str, Any]
     how: str = ""
@@ -87,12 +87,12 @@ class Weights:
     kind: str
     """lora or full."""
     path: str
-    """In the revision."""
+    """The folder in the revision."""
     sha256: str
-    """Of the folder, as `rft.files.tree_sha256` has it: what approvals name."""
+    """The hash of the folder by `rft.files.tree_sha256`, which approvals name."""
     files: tuple[File, ...]
     is_new: bool
-    """Trained by this very run; else they are those of the champion before it."""
+    """This very run trained them; otherwise they are those of the champion before it."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Subject:
     number: int
     """The entry of the promotion; 0: the beginning."""
     id: str
-    """SHA-256 of that entry; of the beginning that of its revision and model."""
+    """SHA-256 of that entry; for the beginning, that of its revision and model."""
     time: str
-    """When it was promoted; of the beginning when its run began."""
+    """When it was promoted; for the beginning, when its run began."""
     ledger: str
     """The ledger's genesis; empty where there is none."""
     entries: dict[str, int]
@@ -111,12 +111,12 @@ class Subject:
     ids: dict[int, str]
     """Each entry named here -> its SHA-256."""
     machine: str
-    """Fingerprint of the key of the machine that asked for it; empty: nobody did."""
+    """Fingerprint of the key of the machine that asked for the promotion; empty: none did."""
     machine_name: str
     approvals: tuple[Voiced, ...]
     overrides: tuple[Voiced, ...]
     key_compromise: str
-    """Why the promotion is doubtful; empty: it is not."""
+    """Why the promotion is doubtful; empty: it is not doubtful."""
     withdrawn: str
     """Who rolled it back, when and why; empty: nobody."""
     run: str
@@ -146,17 +146,17 @@ class Subject:
     traffic: TrafficReport | None
     examples: ExamplesReport | None
     train: TrainReport | None
-    """Of its own weights; None: this run trained none of what is served."""
+    """The report on its own weights; None: this run trained nothing that is served."""
     decision: Decision | None
     measured: Evaluation | None
-    """Of what is served; on the test set, or for the beginning on the validation examples."""
+    """What is served, measured on the test set; for the beginning, on the validation examples."""
     measured_on: str
     tool: str
     python: str
     platform: str
     packages: dict[str, str]
     packages_from: str
-    """Where that list is from, as words."""
+    """Where that list is from, in words."""
     uuid: UUID = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,13 +169,14 @@ class Subject:
 
     @property
     def base_name(self) -> str:
-        """As people call it: one that was made by the run has the recipe's name."""
+        """The base model's name for people. One that the run made has the recipe's name."""
         return f"{self.model}-base" if self.base.is_made_here else self.base.model
 
 
 def gather(clone: Clone, state: State, model: str, number: int) -> Subject:
-    """Raises UserError for a version that is not there, or whose revision is not what the ledger
-    names, and InfrastructureError for bytes that are neither here nor at the remote."""
+    """Gather the facts of a version. Raises UserError for a version that does not exist, or whose
+    revision is not what the ledger names, and InfrastructureError for bytes that are neither here
+    nor at the remote."""
     at, run, served = _found(clone, state, model, number)
     acts.know_secrets(at)
     made = state.promotions.get(number)
@@ -249,7 +250,7 @@ def _found(clone: Clone, state: State, model: str, number: int) -> tuple[Revisio
     if number == BEGINNING:
         revision = agents.beginnings(clone, state).get(model)
         if revision is None:
-            raise UserError(f"{model}: no run that this clone has the bytes of measured its beginning.")
+            raise UserError(f"{model}: no run whose bytes are in this clone measured its beginning.")
         at = Revision(clone, revision)
         transfer.fetch(clone, at)
         return at, str(_record(at).get("name", "")), champion.BEGINNING
@@ -267,7 +268,8 @@ def _voiced(signed: SignedEntry) -> Voiced:
 
 # -- the revision ----------------------------------------------------------------------------------
 def _record(at: Revision) -> dict[str, Any]:
-    """The run's record, from the message of its commit. What is read of it, all versions wrote."""
+    """Read the run's record from the message of its commit. Every version wrote the keys that are
+    used here."""
     message = git(at.clone.root, "log", "-1", "--format=%B", at.commit)
     try:
         return json.JSONDecoder().raw_decode(message, message.index("\n{") + 1)[0]
@@ -290,7 +292,7 @@ def _stages(at: Revision, record: dict[str, Any]) -> tuple[Stage, ...]:
 def stages(
     lock: dict[str, Any], how: Mapping[str, str] | None = None, seconds: Mapping[str, float] | None = None
 ) -> tuple[Stage, ...]:
-    """The stages of a dvc.lock, in the order in which they run."""
+    """Return the stages of a dvc.lock, in the order in which they run."""
     found: list[Stage] = []
     rows, order = lock.get("stages", {}), [*STAGES]
     for name in sorted(rows, key=lambda name: order.index(name) if name in order else len(order)):
@@ -334,7 +336,7 @@ def _measured(at: Revision, number: int, decision: Decision | None) -> tuple[Eva
 
 
 def _seed_prompt(at: Revision) -> PromptSettings | None:
-    """The prompt that the search began with, in a run that began at the beginning."""
+    """Return the prompt with which the search began, in a run that began at the beginning."""
     report = at.report(PromptReport)
     if report is None:
         return None
@@ -343,7 +345,7 @@ def _seed_prompt(at: Revision) -> PromptSettings | None:
 
 # -- with what it was made -------------------------------------------------------------------------
 def _environment(at: Revision, record: dict[str, Any]) -> dict[str, Any]:
-    """Packages, Python and tool, as the run itself recorded them."""
+    """Return packages, Python and tool, as the run itself recorded them."""
     where = f"{ENVIRONMENT} of revision {at.commit[:10]}"
     content = at.file(ENVIRONMENT)
     if content is None or hashlib.sha256(content).hexdigest() != record.get("environment_sha256"):

@@ -1,10 +1,12 @@
-"""What an agent's folder holds besides its settings and its recipe: dvc.yaml, what Git and DVC
-ignore in it, and the files that a run writes anew and a stage by hand reads.
+"""What an agent's folder holds besides its settings and its recipe.
 
-Below the top of a repository it is a DVC repository of its own, `.dvc/` included. Otherwise `dvc
-exp save` in the user's own pipeline fails, because it commits the stages of every dvc.yaml that it
-finds, and ours read files that only a run has (tried with DVC 3.67.1). DVC leaves another
-repository inside of its own alone. The cache is the workspace's (tasks/runs/run.py).
+It holds dvc.yaml, the lists of what Git and DVC ignore, and the files that each run writes anew and
+that a stage by hand reads.
+
+Below the top of a repository, the folder is a DVC repository of its own, with its own `.dvc/`.
+Otherwise `dvc exp save` in the user's own pipeline fails. It commits the stages of every dvc.yaml
+that it finds, and ours read files that only a run has (tried with DVC 3.67.1). DVC does not touch a
+DVC repository inside its own. The cache is the workspace's (tasks/runs/run.py).
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ BEGINNING: tuple[reports.Report, ...] = (
     reports.Opening(),
     reports.Registration(),
 )
-"""Nothing is served yet, no model is given, no look is registered."""
+"""The files of a new agent: nothing is served, no model is given, no look is registered."""
 
 
 def lay(folder: Path) -> list[Path]:
-    """Write these files, where there are none yet. Return those that were written."""
+    """Write these files where they are missing. Return those that were written."""
     texts = {
         Path("dvc.yaml"): dependencies.render(ROOT),
         Path(".gitignore"): IGNORED,

@@ -1,8 +1,8 @@
-"""Bytes of a recorded revision, found by hash: Git holds dvc.lock, dvc.lock names every output's
-md5, DVC's cache holds the bytes.
+"""Bytes of a recorded revision, found by hash.
 
-So a run's report can be read long after its worktree is gone. Everything read is hashed again:
-bytes that do not fit their name are an error.
+Git holds dvc.lock, dvc.lock names every output's md5, and DVC's cache holds the bytes. So a run's
+report can be read long after its worktree is gone. Everything read is hashed again: bytes that do
+not fit their name are an error.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ IN_GIT = (reports.Champion, reports.Opening, reports.Registration)
 """Reports that the flow writes and Git holds; the others are outputs of stages."""
 _PIECE = 1 << 20
 _FASTER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times faster, where PyYAML was built with it: a dvc.lock has 3,400 lines."""
+"""The loader of libyaml, where PyYAML has it. It is ten times faster: a dvc.lock has 3,400
+lines."""
 DEEPEST = 500
-"""Lists in one another. libyaml's time grows with the square of brackets, 80 kB of `[` took ten
-seconds; and at 80 kB of `- ` it overflows the stack, which ends the process."""
+"""The limit for lists inside one another. libyaml's time grows with the square of the brackets:
+80 kB of `[` took ten seconds. And 80 kB of `- ` overflow the stack, which ends the process."""
 _IN_ONE_ANOTHER = re.compile(r"[\[\]{}]|(?:[-?:][ \t]+)++")
 
 
 def _bounded(content: str | bytes) -> Any:
-    """Raise YAMLError for what is nested too deeply; else it is read by the faster loader."""
+    """Use the faster loader. Raises YAMLError for content that is nested too deeply."""
     depth = 0
     for found in _IN_ONE_ANOTHER.finditer(content if isinstance(content, str) else content.decode("latin-1")):
         brackets = {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0])
@@ -57,8 +58,8 @@ LOADER: Any = _bounded
 
 @lru_cache(maxsize=64)
 def read_yaml(content: bytes) -> Any:
-    """Read a file of a revision; the same bytes once (20 ms for a dvc.lock). Nobody may change what
-    comes back. Raises YAMLError."""
+    """Parse a file of a revision. The same bytes are parsed once (20 ms for a dvc.lock), so callers
+    must not change the result. Raises YAMLError."""
     return yaml.load(content, LOADER) or {}
 
 
@@ -78,7 +79,7 @@ class Out:
 
 @dataclass(frozen=True)
 class Revision:
-    """A run's commit. Paths are those in the agent's folder, where its dvc.lock names them."""
+    """A run's commit. Paths are relative to the agent's folder, as in its dvc.lock."""
 
     clone: Clone
     commit: str
@@ -89,14 +90,14 @@ class Revision:
         try:
             message = git(self.clone.root, "cat-file", "commit", self.commit).partition("\n\n")[2]
             told, _ = json.JSONDecoder().raw_decode(message.partition("\n\n")[2])
-        except (GitError, ValueError, RecursionError):  # what reads further says what is wrong
+        except (GitError, ValueError, RecursionError):  # a later read says what is wrong
             return {}
         return told if isinstance(told, dict) else {}
 
     @property
     def folder(self) -> str:
-        """The agent's folder, as the record says; empty: the top. Raises UserError for one that
-        leads out of the repository: whoever can write a revision can write anything."""
+        """The agent's folder, as the record says; empty: the top. Raises UserError for one outside
+        of the repository: a revision may be forged."""
         found = PurePosixPath(str(self.recorded.get("folder", "")))
         if found.is_absolute() or ".." in found.parts:
             raise UserError(f"revision {self.commit[:10]} names {str(found)!r} as its agent's folder: it was forged.")
@@ -107,12 +108,12 @@ class Revision:
         return (PurePosixPath(self.folder) / path).as_posix()
 
     def file(self, path: str) -> bytes | None:
-        """A file that Git holds; None when the revision has none."""
+        """Return a file that Git holds; None when the revision lacks it."""
         assert self.commit, "without a commit Git would read its index"
         try:
             return git_bytes(self.clone.root, "show", f"{self.commit}:{self.from_the_top(path)}")
         except GitError as error:
-            self._assert_here()  # without its tree, too, Git says that the file does not exist
+            self._assert_here()  # if the commit's tree is missing, Git also says "does not exist"
             if "does not exist" in str(error) or "exists on disk, but not in" in str(error):
                 return None
             raise
@@ -126,7 +127,7 @@ class Revision:
             raise GitError(f"{what}. {remedy}.") from None
 
     def has_same(self, folder: str) -> bool:
-        """Whether the clone's folder still holds this revision's files, apart from ignored ones."""
+        """Say whether the clone's folder still holds this revision's files, except ignored ones."""
         git, folder = self.clone.git, self.from_the_top(folder)
         listed = git("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", folder).split("\0")
         now = sorted(name for name in filter(None, listed) if (self.clone.root / name).is_file())
@@ -141,14 +142,15 @@ class Revision:
 
     @cached_property
     def _made(self) -> dict[str, Out]:
-        """By stages."""
+        """Outputs of stages, by path."""
         with self._whole("dvc.lock") as lock:
             rows = [row for stage in lock.get("stages", {}).values() for row in stage.get("outs", [])]
             return {out.path: out for out in map(_out, rows)}
 
     @cached_property
     def _brought(self) -> dict[str, Out]:
-        """By the champion. It is three files more: a report is read without them."""
+        """Outputs that came with the champion, by path. They take three more files, which reading a
+        report does not need."""
         found: list[Out] = []
         for pointer in self._there(*(f"{path}.dvc" for path in (WEIGHTS, PROFILE, WINDOW))):
             with self._whole(pointer) as read:
@@ -156,7 +158,7 @@ class Revision:
         return {out.path: out for out in found}
 
     def _there(self, *paths: str) -> list[str]:
-        """Those of these files that Git holds."""
+        """Return the files among these that Git holds."""
         try:
             tree = f"{self.commit}:{self.folder}"
             return git(self.clone.root, "ls-tree", "--name-only", tree, "--", *paths).splitlines()
@@ -186,8 +188,8 @@ class Revision:
 
     @contextmanager
     def _whole(self, path: str) -> Iterator[Any]:
-        """A file of the revision as YAML, empty where there is none, and what to say of one that
-        somebody changed: whoever can write a revision by hand can write anything."""
+        """Yield a file of the revision as YAML; empty where it is missing. An error in the block
+        becomes a UserError: somebody may have changed the file by hand."""
         try:
             yield read_yaml(self.file(path) or b"")
         except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
@@ -201,7 +203,8 @@ class Revision:
         return None if lock is None else hashlib.sha256(lock).hexdigest()
 
     def read(self, name: str | Path) -> bytes | None:
-        """Bytes of an output, or of a file in an output folder; None when the run has none."""
+        """Return the bytes of an output, or of a file in an output folder; None where the run has
+        no such output."""
         path = str(name)
         if out := self._made.get(path) or self._brought.get(path):
             return self._cached(out.md5, path)
@@ -220,7 +223,7 @@ class Revision:
         return self._parsed(kind, content, path)
 
     def told(self, kind: type[R]) -> R | None:
-        """Read what the flow wrote down for the stages (IN_GIT); None when the run has none."""
+        """Read a report that the flow wrote for the stages (IN_GIT); None when the run has none."""
         assert kind in IN_GIT
         path = stage_files.path(kind)
         content = self.file(str(path))
@@ -238,12 +241,12 @@ class Revision:
         return None if content is None else json.loads(content)
 
     def files(self, folder: str) -> Iterator[tuple[str, str]]:
-        """(relative path, md5) of every file in an output folder, in the order of their paths."""
+        """Yield (relative path, md5) of every file in an output folder, in the order of paths."""
         listing = json.loads(self._cached(self._named(folder).md5, folder))
         yield from sorted(((row["relpath"], row["md5"]) for row in listing), key=lambda row: PurePosixPath(row[0]))
 
     def tree_sha256(self, folder: str) -> str:
-        """`rft.files.tree_sha256` of the folder, from the cache's bytes, each verified."""
+        """Compute `rft.files.tree_sha256` of the folder, from verified bytes of the cache."""
         digest = hashlib.sha256()
         for relative, md5 in self.files(folder):
             digest.update(f"{relative}\0".encode() + hashlib.sha256(self._cached(md5, f"{folder}/{relative}")).digest())
@@ -265,12 +268,12 @@ class Revision:
     def _named(self, path: str) -> Out:
         if path not in self.outs:
             what = f"dvc.lock of revision {self.commit[:10]} names no {path}"
-            raise UserError(f"{what}: its run did not come that far, or the file was changed. Start a new run.")
+            raise UserError(f"{what}: its run did not get that far, or the file was changed. Start a new run.")
         return self.outs[path]
 
     def lay_tree(self, target: Path) -> None:
-        """Write all files that Git holds into an unused folder. What a kill leaves lies beside it,
-        where the caller's scratch folder is cleared away."""
+        """Write all files that Git holds into an unused folder. A kill may leave an index file
+        beside it, in the caller's scratch folder, which is cleared away."""
         index = target.with_name(f"{target.name}.index")
         git(self.clone.root, "read-tree", self.commit, index=index)
         git(
@@ -280,7 +283,7 @@ class Revision:
         (target / sources.MARK).touch()  # what its recipe imports is the revision's, not the clone's
 
     def exists(self) -> bool:
-        """Whether this clone's Git has the revision."""
+        """Say whether this clone's Git has the revision."""
         try:
             git(self.clone.root, "cat-file", "-e", f"{self.commit}^{{commit}}")
         except GitError:
@@ -288,7 +291,7 @@ class Revision:
         return True
 
     def is_cached(self) -> bool:
-        """Whether this clone's cache has every byte of it."""
+        """Say whether this clone's cache has every byte of the revision."""
         return all(self._path(md5).exists() for out in self.outs.values() for md5 in [out.md5, *self._listed(out)])
 
     def _listed(self, out: Out) -> list[str]:
@@ -336,7 +339,7 @@ def _out(row: dict[str, Any]) -> Out:
 
 
 def keep(clone: Clone, content: bytes) -> Out:
-    """Put bytes into DVC's cache, unless they are there. The output has no path yet."""
+    """Put bytes into DVC's cache unless they are there. The returned output has no path yet."""
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     path = _in_cache(clone.dvc_cache, md5)
     if not path.exists():
@@ -347,13 +350,13 @@ def keep(clone: Clone, content: bytes) -> Out:
 
 
 def path_of(clone: Clone, out: Out) -> Path:
-    """Where the cache holds a file, if it does."""
+    """Return the place of a file in the cache, whether it is there or not."""
     return _in_cache(clone.dvc_cache, out.md5)
 
 
 def cached(clone: Clone, out: Out) -> bytes | None:
-    """The bytes of a file; None where the cache lacks them. Raises InfrastructureError for other
-    bytes under its name."""
+    """Return the bytes of a file; None where the cache lacks them. Raises InfrastructureError for
+    other bytes under its name."""
     path = path_of(clone, out)
     if not path.exists():
         return None
@@ -376,7 +379,7 @@ def _in_cache(cache: Path, md5: str) -> Path:
 
 
 def restore(at: Revision, folder: Path) -> None:
-    """Write the files of every stage, and the settings; of an output folder only its report, not
+    """Write the files of every stage, and the settings. An output folder gives only its report, not
     its weights."""
     for out in at.outs.values():
         name = f"{out.path}/report.json" if out.is_folder else out.path

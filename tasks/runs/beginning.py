@@ -1,7 +1,7 @@
-"""`rft init`: a Git repository becomes a workspace.
+"""`rft init`: make a Git repository a workspace.
 
-Every file is written whole or not at all, and only where it is missing. So a second call, or one
-after a kill, writes what is missing and nothing else.
+Every file is written whole or not at all, and only where it is missing. So a second call, also
+after a kill, writes only what is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tasks.runs import workspace
 from tasks.runs.git import GitError, git
 
 IGNORED = ("/.rft/", "/exports/")
-"""Lines of .gitignore: state of this clone, and agents to be served elsewhere."""
+"""Lines of .gitignore: the state of this clone, and exported agents."""
 _DVC = {
     ".dvc/config": "[core]\n    analytics = false\n    autostage = false\n",
     ".dvc/.gitignore": "/config.local\n/tmp\n/cache\n",
@@ -24,7 +24,7 @@ _DVC = {
 
 def begin() -> tuple[Path, dict[str, str]]:
     """Make the repository around the current folder a workspace. Return its top, and what was
-    written: file -> what it is for. Raises UserError where no run could live."""
+    written: file -> its purpose. Raises UserError where no run is possible."""
     root = _top(Path.cwd().resolve())
     written: dict[str, str] = {}
     if workspace.read(root) is None:

@@ -1,12 +1,12 @@
 """Stages outside of any run: nothing is recorded.
 
-    run_stage         one stage: this folder's data/ goes in, the stage's files come out
-    measure           the baseline of given rows: no traffic, no ledger, no files of other stages
+    run_stage         One stage: this folder's data/ goes in, the stage's files come out.
+    measure           The baseline of given rows: no traffic, no ledger, no files of other stages.
 
-The stage runs as in a run: by DVC, in a worktree whose params.yaml has every value written out. So
-any settings will do, not only those of the clone's params.yaml; a section that the file leaves out
-is not an error; and what any run or earlier try made from the same inputs comes from the cache. The
-worktree takes the user's uncommitted edits along, and is removed afterwards.
+The stage runs as in a run: DVC runs it, in a worktree whose params.yaml has every value written
+out. So any settings work, not only those of the clone's params.yaml, and a section that the file
+leaves out is not an error. What a run or an earlier try made from the same inputs comes from the
+cache. The worktree has the user's uncommitted edits, and is removed afterwards.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tasks.runs.champion import Served
 from tasks.runs.clone import Clone
 
 _BROUGHT = (str(stage_files.folder("champion")), str(stage_files.folder("model")), str(stage_files.SNAPSHOT))
-"""What the flow writes, and no stage."""
+"""What the flow writes, not a stage."""
 
 
 def run_stage(clone: Clone, params: config.Params, name: str) -> repro.Outcome:
-    """Run one stage. The clone's files change only when all went well. Raises UserError for a
-    missing file, StageFailed with the stage's own message."""
+    """Run one stage. The clone's files change only if it succeeds. Raises UserError for a missing
+    file, and StageFailed with the stage's own message."""
     runs.refuse_missing_recipe(clone, params)
     for path in _stage_files(name):
         if not path.startswith(_BROUGHT) and not (clone.home / path).exists():
@@ -58,8 +58,8 @@ def measure(
     served: Served,
     recipe: Mapping[str, str] | None = None,
 ) -> reports.BaselineReport:
-    """Run stages `policy` and `baseline` on these rows as validation examples, and leave the files
-    of the latter. `recipe`: the files of a recipe that is written for this measurement alone.
+    """Run stages `policy` and `baseline` with these rows as validation examples, and leave the
+    files of `baseline`. `recipe` holds the files of a recipe that exists only for this measurement.
 
     A later run with the same settings and rows takes both stages from the cache. Raises UserError
     and StageFailed like `run_stage`.
@@ -82,7 +82,7 @@ def measure(
 
 
 def _keep(clone: Clone, tree: Path, name: str) -> None:
-    """Put the stage's folder in place of the clone's."""
+    """Replace the stage's folder in the clone by the new one."""
     fresh = folder(clone) / "shelf"
     _copy(tree / stage_files.folder(name), fresh)
     stage_folder = clone.home / stage_files.folder(name)
@@ -92,13 +92,14 @@ def _keep(clone: Clone, tree: Path, name: str) -> None:
 
 
 def lock(clone: Clone) -> Path:
-    """Held while a stage runs by hand, and by `rft runs gc` so that none does."""
+    """Return the lock that a stage by hand holds. `rft runs gc` holds it so that none starts."""
     return clone.state / "by-hand.lock"
 
 
 @contextlib.contextmanager
 def _worktree(clone: Clone, params: config.Params, name: str) -> Iterator[Path]:
-    """One at a time: two would write the same files. Clears what a killed one left first."""
+    """Make the worktree, one at a time: two would write the same files. First clears what a killed
+    one left."""
     place = folder(clone)
     with records.held(lock(clone)) as free:
         if not free:
@@ -128,7 +129,7 @@ def folder(clone: Clone) -> Path:
 
 
 def clear(clone: Clone) -> None:
-    """Remove what a stage by hand left. Call with the lock held."""
+    """Remove what a stage by hand left. The caller holds the lock."""
     runs.remove_tree(clone, folder(clone) / "tree")
     shutil.rmtree(folder(clone), ignore_errors=True)
 

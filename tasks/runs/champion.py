@@ -1,19 +1,19 @@
 """The champion as files in a run's worktree: champion.json, its profile, its weights.
 
-    data/champion/champion.json   in Git: version, prompt, hashes
-    data/champion/weights/        by DVC, from the cache, by the hash that the promoted run recorded
-    data/champion/profile.json    by DVC: the distribution of the examples that made the weights
-    data/champion/window.json     by DVC: that of the traffic which the promoted run saw
+    data/champion/champion.json   In Git: version, prompt, hashes.
+    data/champion/weights/        In DVC's cache, by the hash that the promoted run recorded.
+    data/champion/profile.json    In DVC: the distribution of the examples that made the weights.
+    data/champion/window.json     In DVC: the distribution of the traffic that the promoted run saw.
 
-New windows are compared with the profile, so it moves with the weights: a promotion of a prompt
-alone keeps both, and the base model, which no examples of ours made, has none. What the agent did
-is in no example, so it is compared with the champion's window. Profiles are counts over what people
-wrote, so Git keeps their hashes only.
+New windows are compared with the profile, so it moves with the weights. A promotion of a prompt
+alone keeps both. The base model has no profile, because no examples of ours made it. Examples do
+not hold what the agent did, so that is compared with the champion's window. Profiles are counts
+over what people wrote, so Git keeps only their hashes.
 
-Versions are the registry's. Version 1 is the beginning, the base policy with the recipe's seed
-prompt: it is served until something is promoted, and the first promotion registers it. A promoted
-champion is read from the revision of the run that made it, so its folder in a later run is a
-pure function of that revision.
+A version is the number of a promotion's entry in the ledger. The beginning is the base policy with
+the recipe's seed prompt. It is served until something is promoted, and the first promotion
+registers it. A promoted champion is read from the revision of the run that made it, so its folder
+in a later run is a pure function of that revision.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Served:
     window: bytes | None = field(default=None, repr=False)
 
     def refuse_other_base(self, params: config.Params) -> None:
-        """Raise UserError, before any warm start, when the champion's weights do not belong to the
-        base model of these settings. Given models of different names may hold the same bytes: there
-        the stages compare hashes.
+        """Raise UserError, before any warm start, if the champion's weights do not fit the base
+        model of these settings. Given models with different names may hold the same bytes; for
+        these the stages compare hashes.
         """
         if self.revision is None or self.weights is None:
             return
@@ -59,7 +59,7 @@ class Served:
         try:
             where = f"params.yaml of run {self.champion.run}"
             then: config.Policy = config.parse(raw.get("policy") or {}, where, config.Policy)
-        except ConfigError:  # written by a version that had other keys: the stages compare hashes
+        except ConfigError:  # from a version with other keys: the stages compare hashes
             return
         changed = [name for name in _MAKES_THE_BASE if getattr(then, name) != getattr(params.policy, name)]
         makes = [policy.model is None or policy.is_warm_started for policy in (then, params.policy)]
@@ -73,8 +73,8 @@ class Served:
             )
 
     def place(self, tree: Path, weights: bool = True) -> None:
-        """Write the folder anew: a commit may hold that of an earlier champion. `weights`: those
-        too, and DVC's pointers to them and to the profiles."""
+        """Write the folder anew: a commit may hold an earlier champion's. With `weights`, also
+        write the weights, and DVC's pointers to them and to the profiles."""
         files.delete(tree / stage_files.folder("champion"))
         reports.write(self.champion, tree / stage_files.path(Champion))
         profiles = {PROFILE: self.profile, WINDOW: self.window}
@@ -99,13 +99,14 @@ def describe(number: int) -> str:
 
 
 def number(recorded: int) -> int:
-    """The number of a champion that a run's record names. The beginning was called 1 once, which
-    is the ledger's genesis and never a promotion."""
+    """Return the number of a champion that a run's record names. The beginning was once called 1,
+    which is the ledger's genesis and never a promotion."""
     return 0 if recorded <= 1 else recorded
 
 
 def from_revision(revision: Revision, run: str, version: int) -> Served:
-    """The champion that the run's promotion request describes. Raises UserError without one."""
+    """Return the champion that the run's promotion request describes. Raises UserError without
+    one."""
     request = revision.report(PromotionRequest) if revision.json(stage_files.path(PromotionRequest)) else None
     if request is None:
         raise UserError(f"run {run} left no promotion request.")
@@ -113,8 +114,8 @@ def from_revision(revision: Revision, run: str, version: int) -> Served:
 
 
 def judged(revision: Revision, run: str, decision: Decision) -> Served:
-    """What the run's gate judged, whatever it decided. Its version is that of the champion which it
-    was judged against."""
+    """Return what the run's gate judged, with any decision. Its version is that of the champion
+    against which it was judged."""
     prompt = revision.report(PromptSettings)
     before = began_with(revision)
     if prompt is None or decision.candidate == "none":
@@ -126,7 +127,7 @@ def judged(revision: Revision, run: str, decision: Decision) -> Served:
 
 
 def began_with(revision: Revision) -> Champion:
-    """The champion that the run began with."""
+    """Return the champion with which the run began."""
     path = str(stage_files.path(Champion))
     return reports.parse(Champion, revision.file(path) or b"{}", f"{path} of revision {revision.commit[:10]}")
 
@@ -144,7 +145,7 @@ def _served(
             raise UserError(f"run {run}: its revision {revision.commit[:10]} lacks {missing}. Start a new run.")
         weights, sha256, base = trained.weights, trained.sha256, policy.sha256
         out = revision.outs.get(trained.path or "")
-    else:  # the prompt alone: the weights stay, and what made them
+    else:  # only the prompt is new: the weights stay, and what made them
         weights, sha256, base = before.weights, before.weights_sha256, before.base_sha256
         out = revision.outs.get(WEIGHTS)
         profile = _kept_profile(revision, run, before)
@@ -171,8 +172,9 @@ def _served(
 
 
 def _kept_profile(revision: Revision, run: str, before: Champion) -> bytes | None:
-    """The profile of the champion that the run began with. Version 0.1.0 kept it in Git, and gave
-    one to the base model too, where a prompt had been promoted: of a window that it never saw."""
+    """Return the profile of the champion with which the run began. Version 0.1.0 kept it in Git.
+    When a prompt had been promoted, it also gave the base model a profile, of a window that it
+    never saw."""
     if before.weights == "none":
         return None
     profile = revision.read(PROFILE) or revision.file(PROFILE)

@@ -1,21 +1,24 @@
-"""The clone of the repository, the agent that a verb works on, and what is kept under `.rft/`,
-which Git ignores.
+"""The clone of the repository, and the agent that a verb works on.
 
-    .rft/runs/        one record per run, and the lock that its driver holds while it lives
-    .rft/worktrees/   the folders of runs that are not over
-    .rft/logs/        what the stages of a run printed
-    .rft/reports/     the HTML page of each run
-    .rft/progress/    work of stages whose files are not safe yet (see rft/progress.py)
-    .rft/keys/        the machine key of this clone; .rft/ledger/ what it has seen of the ledger
-    .rft/openlineage/ lineage events that their receiver has not taken yet, a file per run
-    .rft/mlflow/      what MLflow was not told yet, a file per run
-    .rft/champion/    what is served, one file per model
-    .rft/engine/      which modules each stage of an engine can load
-    .rft/prefect/     Prefect's home; .rft/dvc/ DVC's scratch files
+The clone keeps its own files under `.rft/`, which Git ignores:
+
+    .rft/runs/         One record per run, and the lock that its driver holds while it lives.
+    .rft/worktrees/    The folders of runs that are not over.
+    .rft/logs/         What the stages of a run printed.
+    .rft/reports/      The HTML page of each run.
+    .rft/progress/     Work of stages whose files are not safe yet (see rft/progress.py).
+    .rft/keys/         The machine key of this clone.
+    .rft/ledger/       What this clone has seen of the ledger.
+    .rft/openlineage/  Lineage events that their receiver has not taken yet, a file per run.
+    .rft/mlflow/       What MLflow was not told yet, a file per run.
+    .rft/champion/     What is served, one file per model.
+    .rft/engine/       The modules that each stage of an engine can load.
+    .rft/prefect/      Prefect's home.
+    .rft/dvc/          DVC's scratch files.
 
 `enter` also sets the environment of this process and all its children: no telemetry, all tools'
-files inside the clone, none of their chatter on the terminal. It must run before Prefect or MLflow
-is imported.
+files inside the clone, and no messages of theirs on the terminal. It must run before Prefect or
+MLflow is imported.
 """
 
 from __future__ import annotations
@@ -60,11 +63,11 @@ class Clone:
     root: Path
     """The top of the Git repository."""
     agent_folder: str | None = ""
-    """The agent's folder, from the top; empty: the top itself. None: it could be any of several."""
+    """The agent's folder, from the top; empty: the top itself. None: several are possible."""
 
     @property
     def folder(self) -> str:
-        """The agent's folder. Raises UserError where it could be any of several."""
+        """The agent's folder. Raises UserError where several are possible."""
         if self.agent_folder is not None:
             return self.agent_folder
         every = ", ".join(agent.shown for agent in workspace.agents(self.root)) or "none yet"
@@ -72,12 +75,14 @@ class Clone:
 
     @property
     def home(self) -> Path:
-        """The agent's folder: with params.yaml, dvc.yaml, its recipe and its data."""
+        """The path of the agent's folder, which holds params.yaml, dvc.yaml, its recipe and
+        data."""
         return self.root / self.folder
 
     def model(self, known: Collection[str]) -> str | None:
-        """The name of the chosen agent of a workspace, under which its models are known. None where
-        it could be any; and at the top, where settings name the recipe, if it is not `known`."""
+        """Return the name of the workspace's chosen agent, under which its models are known. None
+        where several are possible. For an agent at the top, whose settings name the recipe, None
+        also where the name is not `known`."""
         if self.agent_folder is None or workspace.read(self.root) is None:
             return None
         name = workspace.name(self.root, self.agent_folder)
@@ -85,7 +90,7 @@ class Clone:
 
     @property
     def is_guest(self) -> bool:
-        """Whether agents lie in folders alone: the repository is that of another program."""
+        """Whether no agent is at the top: then the repository belongs to another program."""
         return "" not in workspace.folders(self.root)
 
     @property
@@ -120,12 +125,13 @@ class Clone:
 
     @property
     def mlruns(self) -> Path:
-        """Where MLflow's store is. Where no agent is at the top, `mlruns/` may be the user's."""
+        """The folder of MLflow's store. If no agent is at the top, `mlruns/` there may be the
+        user's."""
         return (self.state if self.is_guest else self.root) / "mlruns"
 
     @property
     def dvc_cache(self) -> Path:
-        """Where this clone's DVC keeps bytes: `.dvc/cache`, or what its settings say."""
+        """The folder where this clone's DVC keeps bytes: `.dvc/cache`, or what its settings say."""
         folder = self.root / ".dvc"
         found = folder / "cache"
         for file in (folder / "config", folder / "config.local"):
@@ -140,8 +146,8 @@ class Clone:
         return found.resolve()
 
     def refuse_taken_along(self, path: Path) -> None:
-        """Raise UserError for a folder or file in the clone where the ladder writes, or that later
-        runs would take along."""
+        """Raise UserError for a place in the clone where the ladder writes, or whose files later
+        runs would carry along as edits."""
         if not path.is_relative_to(self.root):
             return
         for home in (self.root, *self.homes):
@@ -156,8 +162,8 @@ class Clone:
 
 
 def find(agent: str | None = None) -> Clone:
-    """The clone around the current folder, and in it the agent of that name, else the one that the
-    command line named, else that of the folder. Raises UserError when no run could live there."""
+    """Find the clone around the current folder, and choose an agent in it: `agent`, or the one that
+    the command line named, or the one of the folder. Raises UserError where no run is possible."""
     start = Path.cwd().resolve()
     try:
         root = Path(git(start, "rev-parse", "--show-toplevel"))
@@ -171,6 +177,9 @@ def find(agent: str | None = None) -> Clone:
             if git(root, "ls-files", "--", needed):  # as in a sparse checkout
                 add = f"git sparse-checkout add {PurePosixPath(needed).parts[0]}, or git checkout -- {needed}"
                 raise UserError(f"{root}: {needed} is in Git and is not checked out. Check it out: {add}")
+            if branches := _branches_not_checked_out(root):
+                out = f"git -C {root} checkout {branches[0]}"
+                raise UserError(f"{root} is empty: the remote's HEAD names a branch that does not exist. Run: {out}")
             raise UserError(
                 f"{root} has no {needed}: it is neither a workspace nor a clone of agent-rft. Make it one: rft init"
             )
@@ -185,8 +194,19 @@ def find(agent: str | None = None) -> Clone:
     return clone
 
 
+def _branches_not_checked_out(root: Path) -> list[str]:
+    """Name the remote's branches where nothing is checked out, as after a clone of a repository
+    whose HEAD names another branch than was pushed. `main` comes first."""
+    try:
+        git(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    except GitError:
+        names = git(root, "for-each-ref", "--format=%(refname:lstrip=3)", "refs/remotes").split()
+        return sorted((name for name in names if name != "HEAD"), key=lambda name: (name != "main", name))
+    return []
+
+
 def enter(agent: str | None = None) -> Clone:
-    """`find`, and set the environment of everything that follows."""
+    """Do `find`, and set the environment of everything that follows."""
     secrets.guard()
     clone = find(agent)
     os.environ.update(TELEMETRY_OFF)
@@ -211,8 +231,8 @@ def enter(agent: str | None = None) -> Clone:
 
 
 def _name_agent(clone: Clone) -> None:
-    """Let every printed command name the agent, so that it works in any folder. Not where there is
-    one alone, and not the agent at the top, as long as we are in no other's folder."""
+    """Make every printed command name the agent, so that it works in any folder. That is not needed
+    for an only agent, and for the agent at the top while we are in no other agent's folder."""
     folder, at_the_top = clone.agent_folder, workspace.choose(clone.root, Path.cwd(), None) == ""
     if folder is None or len(workspace.folders(clone.root)) < 2 or (folder == "" and at_the_top):
         return

@@ -1,13 +1,13 @@
-"""Two runs side by side: what differed, and what came of it.
+"""Two runs side by side: what differed, and the results.
 
-Everything is read from the revisions of the runs, so two runs of other clones can be compared once
-their revisions were fetched. A run that is not over has none: then the files of its worktree are
-read, as far as it came. What cannot be read, such as bytes past their retention, is said
-(`Told.missing`), and the rest is shown.
+Everything is read from the revisions of the runs, so runs of other clones can be compared once
+their revisions are fetched. A run that is not over has no revision, so the files in its worktree
+are read. `Told.missing` names what cannot be read, such as bytes past their retention; the rest is
+shown.
 
-Numbers of two runs can be compared directly only where they were measured alike: on the same test
+Numbers of two runs can be compared directly only if they were measured alike: on the same test
 examples, by the same grader, under the same limits. `reservations` says where they were not. Even
-then each run has luck of its own; a difference within both intervals is none.
+then each run has luck of its own: a difference within both intervals does not count as one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ R = TypeVar("R", bound=reports.Report)
 Flat = dict[str, Any]
 
 NO_RESULT = "run."
-"""Settings of a run's own course, such as run.max_hours. They change no result."""
+"""The section of settings that change no result, such as run.max_hours."""
 _GRADER = "grader.json"
 _OURS = re.compile(r"refs/exps/[0-9a-f]{2}/[0-9a-f]{38}/(\S+) (\w+)")
 _MEASURES = ("challenger.", "rollout.", "tools.", "recipe.")
-"""Settings by which the same policy would earn another reward."""
+"""Sections of settings that change the reward of one and the same policy."""
 _METRICS = {
     "reward": ("sampled", "reward/mean"),
     "score": ("sampled", "score/mean"),
@@ -54,23 +54,23 @@ _METRICS = {
 
 @dataclass(frozen=True)
 class Told:
-    """One of the two."""
+    """One of the two runs."""
 
     run: str
     state: str
     started: str
     code: str
-    """The commit, and whether uncommitted edits came along."""
+    """The commit, and whether the run had uncommitted edits."""
     champion: str
-    """What it was compared with."""
+    """The champion with which it was compared."""
     decision: str
     reason: str
     judged: str
-    """The arm that the gate judged, or the last that was measured."""
+    """The arm that the gate judged; otherwise the last one that was measured."""
     settings: Flat = field(repr=False)
-    """By key, every default written out; without section `run`."""
+    """Key -> value, with every default written out, without section `run`."""
     data: dict[str, str]
-    """What it learned from and was measured on: name -> hash, empty where it is not known."""
+    """What it learned from and was measured on: name -> hash; empty: not known."""
     counts: dict[str, int]
     test_sha256: str | None
     metrics: dict[str, Metric | None]
@@ -84,8 +84,8 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, tuple[Any, Any]]:
-        """Those that differ. A key that one of them does not have, such as one of an older version,
-        is `(not there)`."""
+        """The settings that differ. For a run that lacks a key, for example because its version is
+        older, the value is `(not there)`."""
         keys = sorted({*self.a.settings, *self.b.settings})
         pairs = {key: tuple(told.settings.get(key, "(not there)") for told in (self.a, self.b)) for key in keys}
         return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def same_test(self) -> bool | None:
-        """None where one of them has not opened a test set."""
+        """Whether both used the same test set; None where one of them has not opened any."""
         if self.a.test_sha256 is None or self.b.test_sha256 is None:
             return None
         return self.a.test_sha256 == self.b.test_sha256
@@ -109,7 +109,7 @@ class Comparison:
         """Why the numbers cannot be compared directly; empty where they can."""
         if self.same_test is None:
             blind = [told.run for told in (self.a, self.b) if told.test_sha256 is None]
-            return [f"no numbers on a test set are there of {' and of '.join(blind)}"]
+            return [f"there are no numbers on a test set for {' and for '.join(blind)}"]
         found = [] if self.same_test else ["they were measured on different test examples"]
         if self.data.get(_GRADER) == "differs":
             found.append("their graders differ")
@@ -122,7 +122,7 @@ class Comparison:
         return found
 
     def json(self) -> dict[str, Any]:
-        """The same content for programs."""
+        """Return the same content for programs."""
         return {
             "runs": [_json(told) for told in (self.a, self.b)],
             "settings": {key: list(pair) for key, pair in self.settings.items()},
@@ -144,8 +144,8 @@ def _same(one: str, other: str) -> str:
 
 # -- finding them ----------------------------------------------------------------------------------
 def compare(clone: Clone, a: str, b: str) -> Comparison:
-    """Compare two runs, named as `rft runs` lists them, or by any part that only one has. Raises
-    UserError for one that is unknown, and for the same one twice."""
+    """Compare two runs, named as `rft runs` lists them, or by any unique part of the name. Raises
+    UserError for an unknown run, and for the same run twice."""
     known = {record.name: record for record in records.load_all(clone)}
     others = _revisions(clone)
     names = sorted({*known, *others})
@@ -157,7 +157,7 @@ def compare(clone: Clone, a: str, b: str) -> Comparison:
 
 
 def _revisions(clone: Clone) -> dict[str, str]:
-    """Run -> commit, of all that Git holds, also of runs that another clone recorded."""
+    """Return run -> commit for all runs that Git holds, including those of other clones."""
     listed = clone.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/exps").splitlines()
     return {found[1]: found[2] for line in listed if (found := _OURS.fullmatch(line))}
 
@@ -202,7 +202,8 @@ class _Source:
         )
 
     def read(self, path: str) -> bytes | None:
-        """A file of the run, from its revision or its worktree. One that cannot be had is said."""
+        """Read a file of the run, from its revision or its worktree. Notes one that cannot be
+        read."""
         if self.at is None:
             file = self.clone.worktrees / self.record.name / self.record.folder / path
             return file.read_bytes() if file.is_file() else None
@@ -225,16 +226,16 @@ class _Source:
             return None
 
     def settings(self) -> Flat:
-        """Those that the run had, and the names of its secrets taken note of."""
+        """Return the run's settings. Its secrets become known, so that no text shows them."""
         try:
             found = read_yaml(self.read("params.yaml") or b"")
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             self.missing.append(f"params.yaml is not as a run records it: {' '.join(str(error).split())}")
             return {}
         for name in secrets.variables(found):
-            with contextlib.suppress(ConfigError):  # what is not set here, no text of ours can hold
+            with contextlib.suppress(ConfigError):  # a secret that is not set here cannot be in our texts
                 config.secret(f"env:{name}")
-        with contextlib.suppress(ConfigError):  # of a version that had other keys: shown as they are
+        with contextlib.suppress(ConfigError):  # a version with other keys: shown as they are
             found = config.parse(config.of_then(found)).model_dump(mode="json", by_alias=True)
         return {key: value for key, value in _flat(found) if not key.startswith(NO_RESULT)}
 
@@ -252,8 +253,8 @@ class _Source:
         }
 
     def tree(self, folder: str, name: str = "") -> str:
-        """Hash what Git holds of a folder, or of one file in it. An unfinished run's edits are in
-        no commit yet, so of them nothing is known."""
+        """Hash what Git holds of a folder, or of one file in it; empty: not known. An unfinished
+        run's edits are in no commit yet, so nothing is known of them."""
         if not folder or (self.at is None and self.record.dirty):
             return ""
         try:
@@ -275,7 +276,7 @@ class _Source:
     def metrics(
         self, challenger: reports.ChallengerReport | None, decision: reports.Decision | None, judged: Arm | None
     ) -> dict[str, Metric | None]:
-        """Of the judged arm and of the champion, under the same names."""
+        """Return the metrics of the judged arm and of the champion, under the same names."""
         found: dict[str, Metric | None] = {}
         if decision is not None and decision.candidate != "none":
             checks = {check.name: check for check in decision.checks}

@@ -1,8 +1,8 @@
 """What stages print, as plain lines: for logs, scheduled runs, and output that is not a terminal.
 
-A stage prints `[train] 12/80 steps, reward 0.41` several times per second; one such line per five
-seconds is shown, and the last. Everything else is shown as it is. `flows.screen` draws bars from
-the same calls.
+A stage prints `[train] 12/80 steps, reward 0.41` several times per second. One such line per five
+seconds is shown, and the last one. All other lines are shown as they are. `flows.screen` draws bars
+from the same calls.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """DVC as a child process that is never left behind, and that is loaded once per run.
 
-Killing is the hard part (each of these happened): the death signal reaches one generation only,
-DVC's shell may stand between DVC and the stage, and a stage that outlives its driver writes into
-the next run. So DVC gets a session of its own and asks to die with its parent; the stage is
-`exec`ed, so that its parent is DVC, and asks the same; on every way out we signal the whole group.
-The signal is tied to the thread that started the child, so that thread waits for it.
+Killing is the hard part. Each of these happened: the death signal reached one generation only,
+DVC's shell stood between DVC and the stage, a stage outlived its driver and wrote into the next
+run. So DVC gets a session of its own and asks to die with its parent. The stage is `exec`ed, so
+that its parent is DVC, and asks the same. On every way out we signal the whole group. The death
+signal is tied to the thread that started the child, so that thread waits for the child.
 
-To load DVC takes longer than to see that a stage has not changed. So a run starts a `Loaded` DVC,
-which forks for each stage: the fork has DVC's code, and has read nothing of the tree yet. It has a
-session and a group of its own before we hear of it. `Loaded` is between us and the stage, and hands
-death down: it dies with us, and its forks with it. It serves the run that it was started for, and
-no other: whose process is whose is seen in the environment that it began with. Where it is missing
-or dead, DVC is started as ever.
+Loading DVC takes longer than seeing that a stage has not changed. So a run starts a `Loaded` DVC,
+which forks for each stage. The fork has DVC's code, and has read nothing of the tree yet. It has a
+session and a group of its own before we hear of it. `Loaded` stands between us and the stage, and
+passes death on: it dies with us, and its forks die with it. It serves only the run that it was
+started for, because the environment at its start says to which run a process belongs. Where
+`Loaded` is missing or dead, DVC is started in the usual way.
 
-Half of what a fork computes is dvc.lock, which DVC writes anew for each stage. DVC keeps comments
-there, and reads it several times as slowly for that. It is DVC's own file, without comments, so a
-fork reads it as DVC reads it elsewhere, and writes the same bytes.
+Half of a fork's work is dvc.lock, which DVC writes anew for each stage. DVC keeps comments in it,
+which makes reading several times slower. But dvc.lock is DVC's own file, without comments. So a
+fork reads it with DVC's faster reader, and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ _NEEDED = (
     "fsspec.implementations.memory", "platformdirs.unix", "psutil", "pyparsing", "ruamel.yaml",
     "ruamel.yaml.mergevalue", "zc.lockfile",
 )  # fmt: skip
-"""What `dvc repro` loads when it runs."""
+"""Modules that `dvc repro` loads when it runs."""
 _GRACE_S = 5.0
 Environment = Mapping[str, str]
 
 
 class Process(Protocol):
-    """What is used of a `subprocess.Popen`."""
+    """The part of a `subprocess.Popen` that is used here."""
 
     @property
     def pid(self) -> int: ...
@@ -102,8 +102,8 @@ class Process(Protocol):
 
 
 class Loaded:
-    """One process that has loaded DVC, and forks. Not started where there is no Linux, whose death
-    signal it needs."""
+    """A process that has loaded DVC, and forks. It is started only on Linux, because it needs the
+    death signal."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,7 +111,7 @@ class Loaded:
         self._made_for: tuple[Path, Environment] | None = None
 
     def start(self, tree: Path, more: Environment) -> None:
-        """Start to load DVC for this folder, with `more` in its environment."""
+        """Start loading DVC for this folder, with `more` in its environment."""
         self.stop()
         if sys.platform != "linux":
             return
@@ -130,19 +130,19 @@ class Loaded:
             )
 
     def fork(self, tree: Path, arguments: list[str], more: Environment) -> Process | None:
-        """Return a process that does `dvc ARGUMENTS`; None where it was not made for that, or is
-        dead."""
+        """Return a process that runs `dvc ARGUMENTS`; None where `Loaded` was started for something
+        else, or is dead."""
         if self._line is None or self._made_for != (tree, dict(more)):
             return None
         output, theirs = os.pipe()
         try:
-            # ours may have changed since: MLflow leaves its address there
+            # our own environment may have changed since: MLflow writes its address into it
             asked = json.dumps([arguments, _environment(more)]).encode()
             socket.send_fds(self._line, [asked], [theirs])
             began = _told(self._line, "began")
-        except OSError:  # it is dead, or the environment is longer than a message can be
+        except OSError:  # it is dead, or the environment is too long for a message
             began = None
-        except BaseException:  # what was asked for must not begin when nobody waits for it any more
+        except BaseException:  # the stage must not begin when nobody waits for it any more
             os.close(output)
             self.stop()
             raise
@@ -164,7 +164,7 @@ class Loaded:
 
 
 class _Fork:
-    """A child of `Loaded`, which tells how it ended."""
+    """A child of `Loaded`; `Loaded` reports how it ended."""
 
     def __init__(self, pid: int, line: socket.socket, stdout: IO[str]):
         self.pid, self.stdout = pid, stdout
@@ -174,7 +174,7 @@ class _Fork:
 
     def _watch(self, line: socket.socket) -> None:
         code = _told(line, "ended")
-        self._code = -signal.SIGKILL if code is None else code  # its parent died, and it with it
+        self._code = -signal.SIGKILL if code is None else code  # its parent died, so the child died too
         self._over.set()
 
     def poll(self) -> int | None:
@@ -187,7 +187,7 @@ class _Fork:
 
 
 def _told(line: socket.socket, what: str) -> int | None:
-    """Wait for word of a fork. None where `Loaded` or the fork died before that."""
+    """Wait for a message about a fork. None where `Loaded` or the fork died before it."""
     with contextlib.suppress(OSError):
         if received := line.recv(64):
             word, number = json.loads(received)
@@ -197,10 +197,10 @@ def _told(line: socket.socket, what: str) -> int | None:
 
 @contextlib.contextmanager
 def started(tree: Path, arguments: list[str], more: Environment, loaded: Loaded | None = None) -> Iterator[Process]:
-    """Run DVC in this folder while the block lasts, its output in a pipe."""
+    """Run DVC in this folder during the block, with its output in a pipe."""
     process = loaded.fork(tree, arguments, more) if loaded else None
     process = process or _popen(tree, arguments, _environment(more))
-    # A grandchild that survives DVC would hold the pipe open, and us with it.
+    # A grandchild that survives DVC would keep the pipe open, and we would wait for it.
     threading.Thread(target=lambda: (process.wait(), _signal_group(process.pid, signal.SIGKILL)), daemon=True).start()
     try:
         yield process
@@ -233,7 +233,7 @@ def _popen(tree: Path, arguments: list[str], environment: Environment) -> subpro
 def _environment(more: Environment) -> dict[str, str]:
     environment = {**os.environ, **TELEMETRY_OFF, **more}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    environment["TQDM_DISABLE"] = "1"  # stages say how far they are in lines of their own
+    environment["TQDM_DISABLE"] = "1"  # stages print their progress in lines of their own
     environment["SHELL"] = "/bin/sh"  # DVC runs commands through it; one shell everywhere
     environment.pop("DVC_ROOT", None)
     return environment

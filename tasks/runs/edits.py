@@ -1,15 +1,16 @@
 """The user's uncommitted work: it is copied into a run's worktree, and makes the run dirty.
 
-Changes of tracked files travel as a binary patch, files that are neither tracked nor ignored as
-copies. Not counted are params.yaml (a run writes its own, and records it), dvc.lock (a result),
-data/champion, data/engine, data/model, data/registration and data/environment.json (written by the
-flow) and infra/ledger.yaml (written when the first person approves, and read in the clone alone). A
-dirty run carries the hash of its edits, and cannot be promoted without an override, because no
-branch holds its code.
+Changes of tracked files are copied as a binary patch, and files that are neither tracked nor
+ignored as they are. Some files do not count as edits:
+- params.yaml (a run writes its own, and records it) and dvc.lock (a result);
+- data/champion, data/engine, data/model, data/registration and data/environment.json (written by
+  the flow);
+- infra/ledger.yaml (written when the first person approves, and read only in the clone).
 
-Everything that travels stays in a Git revision for ever. So a run is refused when a file holds the
-value of a declared secret (an `env:NAME` in params.yaml) or is too large for Git; the message names
-the file.
+A dirty run records the hash of its edits. It cannot be promoted without an override, because no
+branch holds its code. What is copied stays in a Git revision for ever. So a run is refused when a
+file holds the value of a declared secret (an `env:NAME` in params.yaml) or is too large for Git.
+The message names the file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NOT_EDITS = (
     str(stage_files.folder("model")),
     str(stage_files.folder("registration")),
 )
-"""In the agent's folder."""
+"""Paths in the agent's folder."""
 _OF_LEDGER = "infra/ledger.yaml"
 _MAX_BYTES = 50 * 2**20
 
@@ -57,9 +58,9 @@ class Edits:
 
 
 def find(clone: Clone, inputs: Iterable[str] = (), sources: Iterable[str] = ()) -> Edits:
-    """Find all edits but `inputs`, which come by another way: their paths from the top. `sources`:
-    recipe.sources. Raises UserError for what cannot travel: a nested repository, a file too
-    large."""
+    """Find all edits except `inputs` (paths from the top), which reach a run in another way.
+    `sources` is recipe.sources. Raises UserError for what cannot be copied: a nested repository, or
+    a file that is too large."""
     paths = (*scope(clone, sources), *_excluded(_OF_LEDGER, *map(clone.from_the_top, _NOT_EDITS), *inputs))
     diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
     patch = git_bytes(clone.root, *diff, "--binary", "--full-index", "--", *paths)
@@ -81,8 +82,8 @@ def find(clone: Clone, inputs: Iterable[str] = (), sources: Iterable[str] = ()) 
 
 
 def refuse_filtered(clone: Clone, sources: Iterable[str] = ()) -> None:
-    """Raise UserError for a file of the agent that Git keeps by a filter, such as LFS: none runs in
-    a worktree, so that a stage would read a pointer in place of the file."""
+    """Raise UserError for a file of the agent that Git keeps through a filter, such as LFS. No
+    filter runs in a worktree, so a stage would read a pointer in place of the file."""
     listed = ("ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *scope(clone, sources))
     told = git_bytes(clone.root, "check-attr", "-z", "--stdin", "filter", given=git_bytes(clone.root, *listed))
     words = told.decode("utf-8", "surrogateescape").split("\0")
@@ -93,9 +94,10 @@ def refuse_filtered(clone: Clone, sources: Iterable[str] = ()) -> None:
 
 
 def between(clone: Clone, before: str, after: str, folder: str = "") -> Edits:
-    """The edits that a recorded run took along: what its commit `after` holds and the commit that
-    it began at does not. A run's inputs are in neither. What a stage left in the worktree, and Git
-    does not ignore, counts too: it lay where the next stage could read it, and no branch has it.
+    """Return the edits of a recorded run: the difference between the commit `before`, at which it
+    began, and its own commit `after`. A run's inputs are in neither. Files that a stage left in the
+    worktree and that Git does not ignore count too: the next stage could read them, and no branch
+    has them.
     """
     diff = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
     paths = (".", *_excluded(_OF_LEDGER, *((PurePosixPath(folder) / name).as_posix() for name in _NOT_EDITS)))
@@ -105,9 +107,9 @@ def between(clone: Clone, before: str, after: str, folder: str = "") -> Edits:
 
 
 def scope(clone: Clone, sources: Iterable[str] = ()) -> tuple[str, ...]:
-    """List, as Git takes them, the paths on which a run of the agent may depend: its folder and
-    what its recipe imports; in a clone of agent-rft also the engine. What lies elsewhere in the
-    repository is others'."""
+    """List the paths on which a run of the agent may depend, as Git takes them. They are its folder
+    and what its recipe imports, and in a clone of agent-rft also the engine. The rest of the
+    repository belongs to others."""
     others = [folder for folder in workspace.folders(clone.root) if folder != clone.folder]
     if clone.folder == "":
         return (".", *_excluded(workspace.FILE, *others))
@@ -130,13 +132,14 @@ def carry(edits: Edits, clone: Clone, tree: Path) -> None:
 
 
 def declared_secrets(params: Any) -> dict[str, str]:
-    """NAME -> value, for every `env:NAME` in the settings whose variable is set."""
+    """Return NAME -> value, for every `env:NAME` in the settings whose variable is set."""
     names = sorted({*variables(params)})
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def refuse_secrets(tree: Path, names: Iterable[str], secrets: dict[str, str]) -> None:
-    """Raises UserError naming the file and the variable, never the value."""
+    """Raise UserError for a file that holds a secret's value. The message names the file and the
+    variable, never the value."""
     for name in names if secrets else ():
         content = _content(tree / name)
         for variable, value in secrets.items():
@@ -148,7 +151,7 @@ def refuse_secrets(tree: Path, names: Iterable[str], secrets: dict[str, str]) ->
 
 
 def recorded_files(clone: Clone, worktree: Path, sources: Iterable[str] = ()) -> tuple[str, ...]:
-    """The files that a snapshot of this worktree would hold, as far as they are the agent's."""
+    """List the agent's files that a snapshot of this worktree would hold."""
     listed = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
     return _names(git_bytes(worktree, *listed, "--", *scope(clone, sources)))
 

@@ -1,8 +1,8 @@
-"""Write down which engine a run works with: data/engine, a file of hashes a stage.
+"""Record the engine that a run works with: data/engine, one file of hashes per stage.
 
-What they mean, and the check by the stage itself: rft/engine.py. The engine of a run is the
-installed one. A clone of agent-rft in which somebody develops is its own engine: each worktree has
-the code of its commit, with the edits that the run took along.
+rft/engine.py says what the hashes mean, and lets each stage check them. The engine of a run is the
+installed package. In a clone of agent-rft that somebody develops, the engine is the clone's own
+code: each worktree has the code of its commit, with the run's uncommitted edits.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from rft.tools import interpreter
 from tasks import dependencies
 
 START = "agent_rft.py"
-"""What only a clone of agent-rft has at its top. A user's own package may be named `rft`, too."""
+"""A file that only a clone of agent-rft has at its top. A user's own package may be named `rft`."""
 _KEPT = 50
-"""Engines whose modules are known. Each edit in a development clone makes another."""
+"""The number of engines whose modules are kept. Each edit in a development clone makes a new
+one."""
 PARTS = (START, "rft", "tasks", "flows")
-"""What a run in such a clone works with, besides its agent."""
+"""The code that a run in such a clone works with, besides its agent."""
 
 
 def folder(place: Path) -> Path:
-    """Return the folder whose `rft` the stages in this folder of a worktree are to run."""
+    """Return the folder whose `rft` the stages in this agent's folder run."""
     top = next((tree for tree in (place, *place.parents) if (tree / ".git").exists()), place)
     return top if (top / START).exists() else ROOT
 
@@ -35,7 +36,7 @@ def write(place: Path, recipe: config.Recipe, state: Path) -> list[str]:
 
 
 def hashes(place: Path, recipe: config.Recipe, state: Path) -> dict[str, dict[str, str]]:
-    """Return what the files hold, by their names."""
+    """Return the contents of the files: name -> module -> hash."""
     theirs = _theirs(place, recipe)
     found: dict[str, dict[str, str]] = {}
     for stage, modules in _hashes(folder(place), place / recipe.path, state).items():
@@ -45,8 +46,8 @@ def hashes(place: Path, recipe: config.Recipe, state: Path) -> dict[str, dict[st
 
 
 def _theirs(place: Path, recipe: config.Recipe) -> dict[str, str]:
-    """What the recipe imports from elsewhere: each file of its sources, and the packages of its own
-    interpreter, as one hash."""
+    """Return hashes of what the recipe imports from elsewhere: one per file of its sources, and one
+    for all packages of its own interpreter."""
     listed = sources.listed(recipe.sources, sources.top(place))
     found = {f"{engine.THEIRS}{path}": files.sha256(file) for path, file in listed.items()}
     if recipe.python is not None:
@@ -55,8 +56,8 @@ def _theirs(place: Path, recipe: config.Recipe) -> dict[str, str]:
 
 
 def _hashes(root: Path, recipe: Path, state: Path) -> dict[str, dict[str, str]]:
-    """Stage -> module -> SHA-256. To read the imports of 300 files takes a second, and to hash the
-    files a hundredth of that: what was found is kept under the hash."""
+    """Return stage -> module -> SHA-256. Reading the imports of 300 files takes a second, and
+    hashing the files a hundredth of that. So the result is kept under the hash."""
     given = {path.relative_to(root).as_posix(): files.sha256(path) for path in sorted((root / "rft").rglob("*.py"))}
 
     def make(part: Path) -> None:

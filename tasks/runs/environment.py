@@ -1,8 +1,8 @@
-"""Write down with what a run works: Python, agent-rft and every installed package.
+"""Record what a run works with: Python, agent-rft and every installed package.
 
-The stages' pins are in constraints.txt, which says what was asked for; this says what was there. It
-goes into the run's revision, and its hash into the record in the commit's message, so that a list
-that was replaced is found out.
+constraints.txt pins what was asked for; this list says what was installed. The list goes into the
+run's revision, and its hash into the record in the commit's message. So a list that was replaced is
+noticed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rft.reports.environment import Environment, Start
 
 
 def record(tree: Path, started: str) -> None:
-    """Write what is installed now into a run's folder, after what earlier starts of it had."""
+    """Add what is installed now to the list in a run's folder, after the run's earlier starts."""
     path = tree / stage_files.ENVIRONMENT
     before = reports.read(Environment, path).starts if path.exists() else []
     now = Start(
@@ -33,14 +33,15 @@ def record(tree: Path, started: str) -> None:
 
 
 def sha256(tree: Path) -> str | None:
-    """Of what was written; None where a run's folder has none."""
+    """Return the hash of the list; None where a run's folder has none."""
     path = tree / stage_files.ENVIRONMENT
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 @cache
 def installed() -> dict[str, str]:
-    """Name -> version of every installed distribution, by name. What a process has loaded stays."""
-    read = (each.metadata for each in metadata.distributions())  # once: each time is a file to parse
+    """Return name -> version of every installed distribution, in order of name. Cached: what a
+    process has loaded does not change."""
+    read = (each.metadata for each in metadata.distributions())  # each access parses a file
     found = {each["Name"]: each["Version"] for each in read if each["Name"]}
     return dict(sorted(found.items(), key=lambda row: row[0].casefold()))

@@ -1,9 +1,8 @@
-"""Git as a function: arguments in, text out, with an identity of its own, and without the caller's
-hooks and variables.
+"""Git as a function: arguments in, text out.
 
-A run is recorded by plumbing commands, which need an author, and a newcomer may have none
-configured. Variables such as GIT_DIR, which Git sets for hooks, would point every command at the
-wrong repository: they are dropped.
+Plumbing commands record a run. They need an author, and a newcomer may not have configured one, so
+Git gets an identity of ours. The caller's hooks do not run. Variables such as GIT_DIR, which Git
+sets for hooks, would point every command at the wrong repository, so they are dropped.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ def environment() -> dict[str, str]:
 
 
 def git(where: Path, *arguments: str, given: bytes | None = None, index: Path | None = None) -> str:
-    """Standard output without its last newline. Raises GitError; UserError without Git."""
+    """Return standard output without its last newline. Raises GitError; UserError without Git."""
     return git_bytes(where, *arguments, given=given, index=index).decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
 def unfiltered(where: Path) -> list[str]:
-    """Return options for Git with which no filter of the user runs, such as LFS's: in a worktree of
-    ours they would fetch what no stage reads."""
+    """Return options for Git that turn off the user's filters, such as LFS: in a worktree of ours
+    they would fetch what no stage reads."""
     try:
         listed = git(where, "config", "--name-only", "--get-regexp", r"^filter\.").splitlines()
-    except GitError:  # there is none
+    except GitError:  # no filter is set
         return []
     names = {name.removeprefix("filter.").rpartition(".")[0] for name in listed}
     off = ("smudge=", "clean=", "process=", "required=false")
@@ -66,7 +65,7 @@ def git_bytes(
     index: Path | None = None,
     timeout_s: float | None = None,
 ) -> bytes:
-    """Standard output. `timeout_s`: for what asks another machine."""
+    """Return standard output. `timeout_s` is for commands that ask another machine."""
     variables = environment()
     if index is not None:
         variables["GIT_INDEX_FILE"] = str(index)

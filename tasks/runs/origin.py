@@ -1,16 +1,17 @@
-"""How a recorded run began, from its revision in Git alone.
+"""How a recorded run began, read only from its revision in Git.
 
-A promotion is decided by how its run began: from which champion, with whose uncommitted work,
-started by whom. This clone's record of the run (records.py) is a file that one line of an editor
-changes. So the ledger is told what the revision says, and the record only finds the revision:
+A promotion depends on how its run began: from which champion, with which uncommitted work, and who
+started it. This clone's record of the run (records.py) is a file that anybody can change in an
+editor. So the ledger gets what the revision says, and the record only finds the revision:
 
-    what was edited   the difference between the run's commit and the commit that it began at, by
-                      which also a record that was changed before the run ended is found out
-    its champion      champion.json, as the run's stages read it
-    key, who, start   the record in the commit's message. The key and the name are claims. `start`
-                      is none: a signature over the run's key and its model, which the ledger
-                      verifies. Without it the starter counts as unknown, which takes one approver
-                      more where four eyes are the rule: who takes it away gains nothing.
+    what was edited   The difference between the run's commit and the commit at which it began. It
+                      also reveals a record that was changed before the run ended.
+    its champion      champion.json, as the run's stages read it.
+    key, who, start   From the record in the commit's message. The key and the name are claims.
+                      `start` is more than a claim: it is a signature over the run's key and its
+                      model, which the ledger verifies. Without it the starter counts as unknown,
+                      which takes one approver more where four eyes are the rule. So removing it
+                      gains nothing.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from tasks.runs.records import RunRecord
 class Origin:
     edited: tuple[str, ...]
     edits_sha256: str | None
-    """Of the difference, as a patch; None: a commit holds all the code."""
+    """The hash of the difference as a patch; None: a commit holds all the code."""
     champion: int
     """The number of the champion that it was judged against."""
     key: str
     started_by: str
     start: dict[str, Any] | None
-    """The signed statement of who started it."""
+    """The signed statement that says who started it."""
 
 
 def from_revision(at: Revision, run: str) -> Origin:
-    """Raises UserError for a revision that is not this run's."""
+    """Read how a run began. Raises UserError for a revision that is not this run's."""
     told = recorded(at, run)
     found = edits.between(at.clone, f"{at.commit}^1", at.commit, told.folder)
     return Origin(
@@ -56,13 +57,13 @@ def from_revision(at: Revision, run: str) -> Origin:
 
 
 def recorded(at: Revision, run: str) -> RunRecord:
-    """The record as it was when the run ended: its commit's message holds it. Raises UserError for
-    a revision that is not this run's."""
+    """Return the record as it was when the run ended, from its commit's message. Raises UserError
+    for a revision that is not this run's."""
     what = f"revision {at.commit[:10]}, which this clone's record names for run {run},"
     remedy = (
         f"Find the right one: git for-each-ref 'refs/exps/*/*/{run}'; or start a new run: {commands.command('run')}"
     )
-    _, _, message = at.clone.git("cat-file", "commit", at.commit).partition("\n\n")  # as no setting of Git's changes it
+    _, _, message = at.clone.git("cat-file", "commit", at.commit).partition("\n\n")  # no setting changes it
     body = message.partition("\n\n")[2]
     try:
         told, _ = json.JSONDecoder().raw_decode(body)

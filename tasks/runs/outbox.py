@@ -1,17 +1,18 @@
-"""What a run tells others, kept until they have taken it: a lineage catalog, MLflow.
+"""What a run sends to a lineage catalog or to MLflow, kept until they have taken it.
 
-A run is not worse because one of them is down, and does not wait for one. Three rules:
+A receiver that is down does not fail a run, and a run does not wait for one. Three rules:
 
-    kept       a piece is a line of FOLDER/RUN.ndjson before it is sent, and the file goes when all
-               of it was taken. So a kill loses none; a receiver may get one twice
-    in order   one thread sends, oldest first. What it cannot deliver it tries again after pauses.
-               Lines that dead runs left come first
-    bounded    at the run's end it goes on as long as pieces are taken, and has a few more tries
-               then. What is left is named, and sent by the next run
+    kept       A piece is written as a line of FOLDER/RUN.ndjson before it is sent, and the file is
+               removed when all of it was taken. So a kill loses nothing, but a receiver may get a
+               piece twice.
+    in order   One thread sends, oldest first. It tries again after a pause when a delivery fails.
+               Lines that dead runs left come first.
+    bounded    At the run's end, sending goes on as long as pieces are taken, with a few more tries.
+               What is left is reported, and the next run sends it.
 
-A piece that the receiver calls wrong would stop all others for ever: it is put aside, in
-`RUN.refused`. A store can lose what it had, such as a database that somebody removed. For one of
-these (`whole`) the file holds all lines of a run until its process ends and all were taken.
+A piece that the receiver calls wrong would block all others for ever. So it is put aside, in
+`RUN.refused`. A store can lose what it had, for example when somebody removes its database. For
+such a store (`whole`) the file keeps all lines of a run until its process ends and all were taken.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from tasks.runs import records
 from tasks.runs.clone import Clone
 
 PAUSES_S = (1.0, 5.0, 15.0, 60.0)
-"""After a failure, before the next try; the last one again and again."""
+"""The pauses before the next try after a failure. The last one is repeated."""
 LAST_TRIES = 3
-"""At the run's end, within END_S."""
+"""The tries at the run's end, within END_S."""
 END_S = 15.0
 """How long the run's end waits for one more piece to be taken."""
 LONGEST_END_S = 60.0
-"""And for all of them, where a receiver takes one now and then."""
+"""How long it waits in all, where a receiver takes a piece now and then."""
 ReportLine = Callable[[str], None]
 
 
 class Refused(Exception):
-    """The receiver calls this piece wrong: it will not take it later either."""
+    """The receiver calls this piece wrong, and will not take it later either."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is sent, and the file in which it is kept until it is taken."""
+    """A line to be sent, and the file that keeps it until it is taken."""
 
     file: Path
     line: str
@@ -61,7 +62,8 @@ class Receiver(Protocol):
     def name(self) -> str: ...
 
     def send(self, piece: Piece) -> None:
-        """Raises Refused for what is wrong in itself, and anything else for what may work later."""
+        """Send a piece. Raises Refused for a piece that is wrong in itself, and any other error if
+        a later try may work."""
         ...
 
     def problem(self, error: Exception) -> str:
@@ -70,8 +72,8 @@ class Receiver(Protocol):
 
 
 class Outbox:
-    """Sends what one run tells one receiver. Its methods raise nothing, and wait for nobody but
-    `settle` and `close`."""
+    """Sends one run's pieces to one receiver. Its methods raise nothing, and only `settle` and
+    `close` wait."""
 
     def __init__(
         self,
@@ -83,8 +85,8 @@ class Outbox:
         what: str,
         whole: bool = False,
     ):
-        """`folder`: below `.rft/`, and the name under which lines are said. `run`: None where only
-        what others left is sent. `what`: one piece, in a word."""
+        """Begin to send. `folder` is the folder below `.rft/`, and the label of printed lines.
+        `run` is None if only what other runs left is sent. `what` is a word for one piece."""
         place = clone.state / folder
         self._file = place / f"{run or '.none'}.ndjson"
         self._label, self._receiver, self._report_line, self._what, self._whole = (
@@ -104,8 +106,8 @@ class Outbox:
         self._thread.start()
 
     def _waiting(self, clone: Clone, run: str | None) -> Iterator[Piece]:
-        """What this run left, before it was cut off, and runs that are over. Two processes do not
-        send the same."""
+        """Yield what is left of this run, from before it was cut off, and of runs that are over. A
+        lock keeps two processes from sending the same."""
         place, mine = self._file.parent, False
         with suppress(OSError):
             lock = clone.runs / f".{place.name}.lock"
@@ -115,7 +117,8 @@ class Outbox:
                 yield from pieces(file)
 
     def put(self, line: str, kept: bool = True) -> None:
-        """Take one more piece. `kept`: until it is taken; else while this process lasts."""
+        """Take one more piece. With `kept` it is kept in the file until it is taken; otherwise only
+        as long as this process lasts."""
         piece = Piece(self._file, line)
         with self._changed:
             try:
@@ -128,12 +131,11 @@ class Outbox:
                 self._in_memory = True
             self._left.append(piece)
             self._changed.notify_all()
-        if kept:  # else it comes from a thread, and the terminal is not its
+        if kept:  # otherwise it comes from a thread, which must not print
             self._tell()
 
     def settle(self, patience_s: float) -> bool:
-        """Wait until all was taken, for a while, and not for a receiver that is known to be in
-        trouble."""
+        """Wait for a while until all was taken. Does not wait for a receiver that is in trouble."""
         until = time.monotonic() + patience_s
         with self._changed:
             while self._left and not self._problem and (left := until - time.monotonic()) > 0:
@@ -141,7 +143,7 @@ class Outbox:
             return not self._left
 
     def close(self) -> None:
-        """Wait for what is on its way, and say what was not taken."""
+        """Wait for what is being sent, and report what was not taken."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -180,7 +182,7 @@ class Outbox:
             self._report_line(f"[{self._label}] {self._receiver.name} answers again, and has taken every {self._what}")
 
     def _tell(self) -> None:
-        """Say once what is wrong."""
+        """Report once what is wrong."""
         if self._problem and not self._told:
             self._told = self._problem
             again = f"The run goes on, and {self._what}s are kept in {self._file.parent} and sent again"
@@ -227,7 +229,8 @@ class Outbox:
                     piece.file.unlink(missing_ok=True)
 
     def _pause(self, pause_s: float) -> None:
-        """New pieces do not shorten it; the run's end does, once."""
+        """Wait before the next try. New pieces do not shorten the pause; the run's end does,
+        once."""
         closing, until = self._closing, time.monotonic() + pause_s
         with self._changed:
             while self._closing == closing and (left := until - time.monotonic()) > 0:
@@ -236,7 +239,7 @@ class Outbox:
 
 # -- what is kept ----------------------------------------------------------------------------------
 def owed(clone: Clone, folder: str) -> list[str]:
-    """The runs that do not go on now, and of which something may not have been taken yet."""
+    """Return the runs that do not go on now and may have pieces that were not taken yet."""
     return [file.stem for file in _files(clone.state / folder) if not records.alive(clone, file.stem)]
 
 
@@ -245,7 +248,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def pieces(file: Path) -> Iterator[Piece]:
-    """What is kept in a file, oldest first."""
+    """Yield what a file keeps, oldest first."""
     with suppress(OSError):
         for line in file.read_text(encoding="utf-8").split("\n"):
             with suppress(ValueError):  # the last line, cut off by a kill
@@ -254,7 +257,7 @@ def pieces(file: Path) -> Iterator[Piece]:
 
 
 def append(piece: Piece) -> None:
-    """In one write, so that lines of two processes do not mix."""
+    """Append a piece to its file, in one write, so that lines of two processes do not mix."""
     piece.file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(piece.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -267,7 +270,7 @@ def append(piece: Piece) -> None:
 
 
 def _keep(own: Path, left: list[Piece]) -> None:
-    """Leave in each file what was not taken of it."""
+    """Leave in each file only the pieces that were not taken."""
     for file in {own, *(piece.file for piece in left)}:
         lines = [piece.line for piece in left if piece.file == file]
         if lines:

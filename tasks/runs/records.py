@@ -1,9 +1,8 @@
-"""What this clone remembers of each run: one JSON file, rewritten atomically as the run goes on,
-and a lock held while its driver lives.
+"""What this clone remembers of each run: a JSON file, and a lock.
 
-The record serves people, and adoption after a kill; what an auditor needs is in the run's revision.
-The lock (flock) ends with its process, so `running` with a free lock means that the driver was
-killed.
+The file is rewritten atomically as the run goes on. It serves people, and adoption after a kill;
+what an auditor needs is in the run's revision. The driver holds the lock (flock) while it lives, so
+`running` with a free lock means that the driver was killed.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from tasks.runs import workspace
 from tasks.runs.clone import Clone
 
 State = Literal["preparing", "running", "paused", "finished", "stopped", "failed", "interrupted", "killed", "cancelled"]
-"""`paused`: stopped at run.max_hours, goes on when that is raised. `stopped`: ended by drift, or
-where `--until` asked."""
+"""`paused`: stopped at run.max_hours, and goes on when that is raised. `stopped`: drift ended the
+run, or it reached the stage that `--until` names."""
 
 
 class RunRecord(reports.Report):
     name: str
     agent: str = ""
-    """Whose run it is. Empty: a version that knew one agent a clone began it."""
+    """The agent's name. Empty: the run is from a version that knew one agent per clone."""
     folder: str = ""
     """The agent's folder when the run began, from the top of the repository; empty: the top."""
     key: str
@@ -44,26 +43,27 @@ class RunRecord(reports.Report):
     champion_version: int
     window: str
     inputs: list[str]
-    """Brought into the worktree, and kept out of Git: the window, a model folder."""
+    """What was brought into the worktree and kept out of Git: the window, a model folder."""
     settings: list[str] = []
-    """`--params` and `--set` as given, to be pasted behind another verb (rft/commands.py)."""
+    """`--params` and `--set` as given, to be pasted after another verb (rft/commands.py)."""
     clean_only: bool = False
     """`--clean-only` was given."""
     until: str | None = None
-    """`--until` as given: the last stage of the run, which takes no look at the test set."""
+    """`--until` as given: the last stage of a run that takes no look at the test set."""
     extends: str | None = None
-    """The run whose candidates it looks at again, on more blocks: `rft runs extend`."""
+    """The earlier run whose candidates this one looks at again, on more blocks: `rft runs
+    extend`."""
     more_blocks: int = 0
-    """How many more than that run."""
+    """How many blocks more than the earlier run."""
     asked_window: str | None = None
-    """As `--window` was given, a pattern resolved; None: traffic.file of the settings."""
+    """`--window` as given, with a pattern resolved; None: traffic.file of the settings."""
     started: str
     started_by: str
     ended: str | None = None
     resumed: str | None = None
-    """When the start that is going on began; None between two starts."""
+    """When the present start began; None between two starts."""
     spent_s: float = 0.0
-    """Seconds of work, added up over the starts before that."""
+    """Seconds of work in all earlier starts."""
     max_hours: float | None = None
     """run.max_hours of the last start."""
     state: State = "preparing"
@@ -75,20 +75,21 @@ class RunRecord(reports.Report):
     stages: dict[str, str] = {}
     """stage -> ran, unchanged, restored."""
     seconds: dict[str, float] = {}
-    """stage -> wall time of this run in it, over all attempts that ended."""
+    """stage -> this run's wall time in it, over all attempts that ended."""
     verdict: str | None = None
     decision: str | None = None
     by_policy: bool | None = None
-    """Whether its look was registered under the policy's thresholds; None: no look was."""
+    """Whether its look was registered under the policy's thresholds; None: it took no look."""
     candidate: str | None = None
     gain: dict[str, float | None] | None = None
-    """Paired, over the champion, with the ends of its interval."""
+    """The paired gain over the champion, with the ends of its interval."""
     start: dict[str, Any] | None = None
-    """The statement of who started it, signed, where four eyes are the rule."""
+    """The signed statement that says who started it, where four eyes are the rule."""
     ledger: str | None = None
     """Number and SHA-256 of the ledger's last entry when the run began."""
     environment_sha256: str | None = None
-    """Of data/environment.json in its revision. None: a version that wrote none began it."""
+    """The hash of data/environment.json in its revision. None: from a version that wrote no such
+    file."""
     bytes_removed: str | None = None
     """When `rft runs gc` removed what only this run refers to; its revision stays."""
 
@@ -102,7 +103,7 @@ class RunRecord(reports.Report):
 
     @property
     def over(self) -> bool:
-        """Whether it is recorded, and will never go on."""
+        """Whether it is recorded as a revision, and will never go on."""
         return self.revision is not None
 
     @property
@@ -112,14 +113,14 @@ class RunRecord(reports.Report):
 
     @property
     def approve(self) -> str:
-        """The command that approves it."""
+        """The command that approves the run."""
         override = ["--override-dirty"] if self.dirty else []
         return commands.command("approve", self.name, *commands.WHY, *override)
 
     @property
     def again(self) -> str:
-        """The command that starts it again or goes on, with more hours where they are spent, and
-        beyond the stage where it was to stop."""
+        """The command that starts the run again or goes on with it. It gives more hours where they
+        are spent, and goes beyond the stage of `--until` where the run has stopped there."""
         if self.extends:
             return commands.command("runs extend", self.extends, "--blocks", str(self.more_blocks))
         window = ["--window", self.asked_window] if self.asked_window else []
@@ -130,7 +131,7 @@ class RunRecord(reports.Report):
         return commands.command("run", *self._named(), *window, *clean, settings=settings)
 
     def _named(self) -> list[str]:
-        """Name the agent where the command would be of another, or of any."""
+        """Name the agent where the command could otherwise mean another one."""
         program = os.environ.get(commands.PROGRAM, "")
         named = f" --agent {shlex.quote(self.agent or '')}"
         return ["--agent", self.agent] if self.folder and self.agent and not program.endswith(named) else []
@@ -155,9 +156,9 @@ def save(clone: Clone, record: RunRecord) -> None:
 
 
 def load_all(clone: Clone) -> list[RunRecord]:
-    """Oldest first. Raises UserError naming a record that cannot be read.
+    """Return all records, oldest first. Raises UserError naming a record that cannot be read.
 
-    Names do not say which is older: two runs of one minute differ in random letters.
+    A name does not say which run is older: two runs of one minute differ in random letters.
     """
     found: list[RunRecord] = []
     for file in sorted(clone.runs.glob("*.json")):
@@ -172,8 +173,8 @@ def load_all(clone: Clone) -> list[RunRecord]:
 
 
 def of_agent(clone: Clone) -> list[RunRecord]:
-    """The runs of this agent, oldest first, from before its folder moved too; where no agent is
-    chosen, those of all."""
+    """Return the runs of this agent, oldest first, including those from before its folder moved. If
+    no agent is chosen, return all runs."""
     every, folder = load_all(clone), clone.agent_folder
     if folder is None:
         return every
@@ -188,7 +189,8 @@ def find(clone: Clone, name: str) -> RunRecord:
 
 
 def pick(every: list[str], name: str) -> str:
-    """Find a name, or the only one with this part. Raises UserError for none, and for several."""
+    """Find a name, or the only one that contains this part. Raises UserError for none, and for
+    several."""
     hits = [one for one in every if one == name] or [one for one in every if name in one]
     if len(hits) == 1:
         return hits[0]
@@ -200,7 +202,8 @@ def pick(every: list[str], name: str) -> str:
 
 @contextlib.contextmanager
 def held(file: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold an exclusive lock while the block lasts, or the process. Yields whether it was got."""
+    """Hold an exclusive lock during the block. It ends with the process too. Yields whether it was
+    obtained."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -219,13 +222,13 @@ def lock(clone: Clone, name: str) -> Path:
 
 
 def alive(clone: Clone, name: str) -> bool:
-    """Whether a driver holds the run."""
+    """Say whether a driver holds the run."""
     try:
-        handle = os.open(lock(clone, name), os.O_RDONLY | os.O_CLOEXEC)  # perhaps on a read-only file system
+        handle = os.open(lock(clone, name), os.O_RDONLY | os.O_CLOEXEC)  # the file system may be read-only
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # on NFS an exclusive one wants to write
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # on NFS an exclusive lock needs write access
     except BlockingIOError:
         return True
     finally:

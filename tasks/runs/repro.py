@@ -1,14 +1,14 @@
 """One stage of a run: `dvc repro --single-item STAGE`, watched line by line, and never left behind.
 
-DVC alone decides whether a stage must run. It says `didn't change` when this worktree holds the
-result already, or takes it from the run cache when any earlier run had the same inputs. People are
-told which of the three it was. The process of DVC, and how it ends: dvc_process.py. Its group is
-noted for the janitor.
+Only DVC decides whether a stage must run. It says `didn't change` when this worktree holds the
+result already, or takes the result from the run cache when an earlier run had the same inputs.
+People are told which of the three happened. dvc_process.py has the process of DVC, and how it ends.
+Its process group is noted, so that a later command can kill what is left.
 
-A stage's result is not safe before DVC has hashed and cached it. Until DVC returns 0 its work
-folder stays (rft/progress.py), so that a kill in between, or a full disk, costs seconds and not the
-training. Then only this folder is deleted, whether the stage ran or DVC found its result: two runs
-at once, or an older try with other settings, must not lose theirs.
+A stage's result is not safe before DVC has hashed and cached it. Until DVC returns 0, its work
+folder stays (rft/progress.py). So a kill in between, or a full disk, costs seconds and not the
+training. Then only this folder is deleted, whether the stage ran or DVC found its result. Another
+run at the same time, or an older try with other settings, keeps its own folder.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _DISTURBED = re.compile(
     r"No such file or directory: '[^']*/runs/[0-9a-f]{2}/[0-9a-f]+/\.[^']*\.tmp'"
     r"|unable to remove '[^']*' without a confirmation"
 )
-"""Two runs finish equal stages at once, as two new agents do, and DVC (3.67.1) trips in two ways.
-It takes the newest file of an entry in its run cache, which another process is just writing, for a
-damaged one, and deletes it; and a file whose bytes another process is just adding to the cache it
-takes for one that nobody has. The stage is complete in its work folder: again takes seconds."""
+"""Errors of DVC (3.67.1) when two runs finish equal stages at once, as two new agents do. First,
+DVC deletes the newest file of an entry in its run cache as damaged while another process still
+writes it. Second, it asks for a confirmation to remove a file while another process still adds its
+bytes to the cache. The stage is complete in its work folder, so a second try takes seconds."""
 _EXITED = re.compile(r"exited with (-?\d+)")
 DVC_SAYS = re.compile(
     r"^(Running stage '|> |Generating lock file|Updating lock file|To (track|enable)|Use `dvc|Data and "
@@ -53,7 +53,7 @@ DVC_SAYS = re.compile(
 
 
 class StageFailed(RftError):
-    """The stage ended with an error. The message is its own, and the exit code too."""
+    """The stage ended with an error. Message and exit code are the stage's own."""
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
@@ -61,8 +61,8 @@ class StageFailed(RftError):
 
 
 class StageKilled(StageFailed):
-    """The stage, or DVC around it, was killed with -9: by `rft runs cancel --now`, by a person, or
-    by the kernel when memory ran out."""
+    """The stage or its DVC was killed with -9: by `rft runs cancel --now`, by a person, or by the
+    kernel when memory ran out."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def repro(
 ) -> Outcome:
     """Bring one stage's files up to date. Lines for which `on_line` is true are not shown.
 
-    Raises StageFailed with the stage's own message, InfrastructureError when DVC cannot run it, and
-    Stopped when the stage ended in order, at its `deadline` (seconds since 1970) or because `rft
-    cancel` asked (rft/stopping.py).
+    Raises StageFailed with the stage's own message, and InfrastructureError when DVC cannot run the
+    stage. Raises Stopped when the stage ended in order: at its `deadline` (seconds since 1970), or
+    because of `rft runs cancel` (rft/stopping.py).
     """
     for tries_left in (2, 1, 0):
         try:
@@ -114,7 +114,7 @@ def _repro(
     environment = _of_stages(tree, state, run, deadline)
     how: How = "ran"
     last: deque[str] = deque(maxlen=400)
-    error: list[str] = []  # what the stage ends with: told once, by whoever catches it
+    error: list[str] = []  # the stage's last error: printed once, by the code that catches it
     with contextlib.ExitStack() as stack:
         file: TextIO | None = None
         if log is not None:
@@ -144,7 +144,7 @@ def _repro(
         failure = _failure(stage, list(last), log, killed=code == -signal.SIGKILL)
         _show(lines, [] if isinstance(failure, StageFailed | Stopped) else error)
         raise failure
-    with contextlib.suppress(OSError, RftError):  # what stays is rubbish, which `rft runs gc` sees
+    with contextlib.suppress(OSError, RftError):  # `rft runs gc` removes what stays
         progress.forget(stage, config.load(tree / "params.yaml"), tree, state)
     _show(lines, error)
     lines.end(how)
@@ -152,12 +152,12 @@ def _repro(
 
 
 def load(loaded: dvc_process.Loaded, tree: Path, state: Path, run: str, deadline: float | None) -> None:
-    """Start to load DVC for the stages of a run."""
+    """Start loading DVC for the stages of a run."""
     loaded.start(tree, _of_stages(tree, state, run, deadline))
 
 
 def _of_stages(tree: Path, state: Path, run: str | None, deadline: float | None) -> dict[str, str]:
-    """What a stage finds in its environment."""
+    """Return the variables that a stage finds in its environment."""
     return {
         engine.FOLDER: str(engines.folder(tree)),
         files.STATE: str(state),

@@ -1,17 +1,18 @@
-"""A run: one worktree, its own params.yaml, the shared DVC cache, and at the end one immutable
-revision.
+"""A run: one worktree, its own params.yaml, the shared DVC cache, and one immutable revision.
 
     with runs.start(clone, plan) as run:       # a new worktree, or an unfinished one, adopted
         ...                                    # stages write below run.tree
     # here the run is recorded, however it ended, and the worktree is gone
 
-`start` adopts an unfinished run of the same commit, edits, settings and champion: its driver was
-killed, or it stopped at run.max_hours. Other killed runs are recorded as killed and cleared away.
-That loses nothing: finished stages are in DVC's run cache, unfinished work is in `.rft/progress`. A
-run that stopped at its limit keeps its worktree and waits for a higher one; `rft runs cancel` ends
-any run for good. The record is a commit below the run's own, made by plumbing commands and
-published by a create-only `git update-ref refs/exps/...`, which `dvc exp` and `git log` both read.
-No branch, index or file of the user is touched.
+`start` adopts an unfinished run of the same commit, edits, settings and champion. Such a run's
+driver was killed, or it stopped at run.max_hours. Other killed runs are recorded as killed and
+cleared away. That loses nothing: finished stages are in DVC's run cache, and unfinished work is in
+`.rft/progress`. A run that stopped at its limit keeps its worktree and waits for a higher limit.
+`rft runs cancel` ends any run for good.
+
+The record is a new commit whose parent is the commit at which the run began. Plumbing commands make
+it, and a create-only `git update-ref refs/exps/...` publishes it, so `dvc exp` and `git log` can
+read it. No branch, index or file of the user is touched.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ class Run:
     lineage: Any = None
     """tasks.provenance.live.Live, where run.openlineage asks for it."""
     dvc: Loaded = field(default_factory=Loaded)
-    """For its stages: loaded once."""
+    """The DVC for its stages, loaded once."""
     max_hours: float | None = None
     since: float = 0.0
     """When this start of the run began, in seconds since 1970."""
     _updating: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-    """MLflow's id comes from a thread."""
+    """Guards `update`: a thread brings MLflow's id."""
 
     @property
     def name(self) -> str:
@@ -112,7 +113,7 @@ class Run:
         return stopping.request(self.clone.state, self.name).exists()
 
     def check(self, where: str) -> None:
-        """Raise Stopped when the run must not go on from here; `where` says where that is."""
+        """Raise Stopped when the run must not go on. `where` names the place for the message."""
         if self.cancelled:
             raise Stopped(f"{where}: {stopping.BY_CANCEL}")
         if self.deadline is not None and time.time() >= self.deadline:
@@ -140,7 +141,7 @@ class Plan:
     edits: Edits
     params: config.Params
     inputs: dict[str, Path]
-    """Path in the worktree -> where it comes from."""
+    """Path in the worktree -> its source."""
     served: Served
     base: Resolved = field(default_factory=lambda: Resolved(Model(), None))
     """The given base model."""
@@ -161,9 +162,10 @@ def plan(
     code: RunRecord | None = None,
     report_line: windows.ReportLine = lambda _: None,
 ) -> Plan:
-    """Plan a run, of the code of an earlier one or of what lies here; ingests its window. Raises
-    UserError for a window that cannot be had and for edits that cannot or must not travel,
-    ConfigError for a margin that the test set cannot meet and secrets that are not set."""
+    """Plan a run, with the code of an earlier run (`code`) or of the working tree. Ingests its
+    window. Raises UserError for a window that cannot be read, and for edits that cannot or must not
+    be copied. Raises ConfigError for a margin that the test set cannot meet, and for secrets that
+    are not set."""
     margins.check(params, clone.home)
     refuse_missing_recipe(clone, params)
     upgrade.refuse_stale(clone)
@@ -204,8 +206,8 @@ def with_inputs(
     window: str | Path | None = None,
     report_line: windows.ReportLine = lambda _: None,
 ) -> tuple[config.Params, dict[str, Path]]:
-    """Ingest the window and pin it by its hash; also return what a worktree needs: path there ->
-    its source."""
+    """Ingest the window and pin it by its hash. Return the settings, and what a worktree needs:
+    path there -> its source."""
     params, inputs = windows.take_in(clone, params, window, report_line)
     return params, inputs | given_model(clone, params)
 
@@ -220,18 +222,18 @@ def given_model(clone: Clone, params: config.Params) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def start(clone: Clone, what: Plan) -> Iterator[Run]:
-    """Adopt or create a run, and record it at the end; one that stops at run.max_hours stays to be
-    adopted. Raises UserError while the same run is going on in another process."""
+    """Adopt or create a run, and record it at the end. A run that stops at run.max_hours stays, to
+    be adopted later. Raises UserError while the same run is going on in another process."""
     with contextlib.ExitStack() as stack:
         with records.held(start_lock(clone), wait=True):
             clear(clone, what.key)
             run = _adopt(clone, what) or _create(clone, what)
-            # `alive` holds it for a moment
+            # wait: `alive` may hold the lock for a moment
             stack.enter_context(records.held(records.lock(clone, run.name), wait=True))
             run.max_hours, run.since = what.params.run.max_hours, time.time()
             environment.record(run.tree, records.now())
-            # anew in an adopted run: the engine may have been upgraded meanwhile, and stages that
-            # can load what changed run again
+            # for an adopted run too: if the engine was upgraded meanwhile, the stages that can load
+            # what changed run again
             engine.write(run.tree, what.params.recipe, clone.state)
             run.update(state="running", resumed=records.now(), max_hours=run.max_hours)
         try:
@@ -256,9 +258,9 @@ def start(clone: Clone, what: Plan) -> Iterator[Run]:
 
 
 def clear(clone: Clone, key: str | None = None) -> list[str]:
-    """Record runs whose driver is dead as killed, or as cancelled when they were asked to end, and
-    return their names. Runs that will be adopted are left: one of this key, by `start`, and those
-    that wait for a higher run.max_hours.
+    """Record runs whose driver is dead: as cancelled if they were asked to end, otherwise as
+    killed. Return their names. Runs that can be adopted are left: one of this key, which `start`
+    adopts, and those that wait for a higher run.max_hours.
     """
     cleared: list[str] = []
     for record in records.of_agent(clone):
@@ -275,8 +277,8 @@ def clear(clone: Clone, key: str | None = None) -> list[str]:
 
 
 def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecord | None:
-    """Record an unfinished run whose driver is dead. None when there is nothing to record: no stage
-    ever ran, or its worktree and its commit are gone. Call with the start's lock."""
+    """Record an unfinished run whose driver is dead. Returns None when there is nothing to record:
+    no stage ever ran, or its worktree and its commit are gone. The caller holds `start_lock`."""
     kill_stage(clone, record.name)
     run = Run(clone, record)
     lost = not (run.worktree.is_dir() or _recorded(clone, record))
@@ -292,7 +294,7 @@ def end(clone: Clone, record: RunRecord, state: State, message: str) -> RunRecor
 
 
 def start_lock(clone: Clone) -> Path:
-    """Held while a run is adopted or created."""
+    """Return the lock that is held while a run is adopted or created."""
     return clone.runs / ".start.lock"
 
 
@@ -317,8 +319,9 @@ def _adopt(clone: Clone, what: Plan) -> Run | None:
 
 
 def _belongs(clone: Clone, run: Run) -> bool:
-    """Whether it is a worktree of this clone, at this place. In a clone that was moved or copied,
-    its link to Git and its DVC cache name the old place, which may be another clone's now.
+    """Say whether the run's folder is a worktree of this clone, at this place. In a clone that was
+    moved or copied, its link to Git and its DVC cache name the old place, which may be another
+    clone's now.
     """
     try:
         top, common = git(run.worktree, "rev-parse", "--show-toplevel", "--git-common-dir").split("\n")
@@ -331,8 +334,8 @@ def _belongs(clone: Clone, run: Run) -> bool:
 
 
 def _lay_out_anew(run: Run, what: Plan) -> None:
-    """Make the worktree again. Its results come from DVC's run cache, unfinished work from
-    `.rft/progress`. It gets its name when it is whole: a kill leaves nothing to be adopted."""
+    """Make the worktree again. Its results come from DVC's run cache, and unfinished work from
+    `.rft/progress`. It gets its name only when it is whole, so a kill leaves nothing to adopt."""
     part = run.worktree.with_name(f"{run.name}.anew")
     remove_tree(run.clone, part)
     _prepare(run.clone, part, what)
@@ -341,8 +344,8 @@ def _lay_out_anew(run: Run, what: Plan) -> None:
 
 
 def _spent_s(clone: Clone, record: RunRecord) -> float:
-    """Seconds of work so far. A start that was killed counts to its last sign of life: a change of
-    its record, or a line that a stage printed."""
+    """Return the seconds of work so far. A start that was killed counts up to its last sign of
+    life: a change of its record, or a line that a stage printed."""
     if record.resumed is None:
         return record.spent_s
     files = [records.path(clone, record.name), *clone.log(record.name, "").parent.glob("*.log")]
@@ -378,7 +381,7 @@ def _create(clone: Clone, what: Plan) -> Run:
 
 
 def _forget(run: Run) -> None:
-    """Remove a run of which no stage ever ran: there is nothing to record."""
+    """Remove a run without any stage that ran: there is nothing to record."""
     remove_tree(run.clone, run.worktree)
     records.path(run.clone, run.name).unlink()
     _clear_marks(run)
@@ -419,14 +422,15 @@ def _dvc_local(clone: Clone) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote for DVC's settings, where a bare `#` begins a comment and a comma a list."""
+    """Quote a value for DVC's settings, where a bare `#` begins a comment and a comma makes a
+    list."""
     return next((f"{quote}{value}{quote}" for quote in ('"', "'") if quote not in value), f'"""{value}"""')
 
 
 def _bring(source: Path, target: Path) -> None:
-    """Link a folder."""
+    """Link to a folder or file."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():  # else it is Git's, and came with the commit
+    if not target.exists():  # otherwise Git has it, and it came with the commit
         target.symlink_to(source)
 
 
@@ -450,7 +454,7 @@ def _inside(path: Path, clone: Clone) -> str | None:
 
 
 def user(clone: Clone) -> str:
-    """Git's user name, else the login: to notice who approves a run of their own."""
+    """Return Git's user name, or else the login. It shows when people approve their own runs."""
     try:
         return clone.git("config", "user.name")
     except GitError:
@@ -460,12 +464,14 @@ def user(clone: Clone) -> str:
 # -- end -------------------------------------------------------------------------------------------
 CANCELLED = "cancelled by `rft runs cancel`"
 _OWN_WORDS: tuple[State, ...] = ("interrupted", "killed", "cancelled")
-"""States whose message is written here. Others may quote a conversation, as a stage's error and a
-verdict on drift do, and Git keeps all for ever: their message stays in this clone's record."""
+"""States whose message is written here. Other messages, such as a stage's error or a verdict on
+drift, may quote a conversation, and Git keeps everything for ever. So they stay in this clone's
+record."""
 
 
 def _stopping(run: Run, where: str) -> dict[str, Any]:
-    """`where`: which stage stopped, where in it, and why."""
+    """Return the changes of the record for a run that stopped. `where` says which stage stopped, at
+    which point, and why."""
     if run.cancelled:
         message = f"run {run.name} was {CANCELLED} ({where}). Its finished stages and unfinished work are kept."
         return {"state": "cancelled", "message": message}
@@ -499,7 +505,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _close(run: Run) -> None:
-    """Record, then clear away. The worktree stays when recording fails."""
+    """Record the run, then clear it away. The worktree stays if recording fails."""
     revision = _recorded(run.clone, run.record) or _snapshot(run)
     run.update(revision=revision)
     remove_tree(run.clone, run.worktree)
@@ -520,12 +526,12 @@ def _ref(record: RunRecord) -> str:
 
 
 def _recorded(clone: Clone, record: RunRecord) -> str | None:
-    """The revision, when the ref was created but the process died before it could say so."""
+    """Return the revision of a run whose process created the ref, and died before it noted that."""
     return clone.git("for-each-ref", "--format=%(objectname)", _ref(record)) or None
 
 
 def _has(clone: Clone, commit: str) -> bool:
-    """Git drops a commit that was amended, in time, when no worktree holds it."""
+    """Say whether Git has a commit. In time Git drops an amended commit that no worktree holds."""
     try:
         clone.git("cat-file", "-e", f"{commit}^{{commit}}")
     except GitError:
@@ -534,7 +540,7 @@ def _has(clone: Clone, commit: str) -> bool:
 
 
 def _snapshot(run: Run) -> str:
-    """Commit the run's folder, or its own commit's tree when the folder is gone."""
+    """Commit the run's folder; if it is gone, the tree of the commit at which the run began."""
     record = run.record
     tree = _written(run) if run.worktree.is_dir() else run.clone.git("rev-parse", f"{record.commit}^{{tree}}")
     told = record.model_copy(update={"environment_sha256": environment.sha256(run.tree)})
@@ -548,7 +554,8 @@ def _snapshot(run: Run) -> str:
 
 
 def _written(run: Run) -> str:
-    """Write the folder as a Git tree, through the clone: its own link breaks when that is moved."""
+    """Write the folder as a Git tree. This goes through the clone, because the worktree's own link
+    breaks when the clone is moved."""
     folder = run.clone.git("rev-parse", "--absolute-git-dir")
     here = (*unfiltered(run.clone.root), f"--git-dir={folder}", f"--work-tree={run.worktree}")
 
@@ -564,7 +571,7 @@ def _written(run: Run) -> str:
         out = [f":(exclude,literal){path}" for path in inputs if not _is_ignored(run.worktree, here, path)]
         write("read-tree", run.record.commit)
         write("add", "--all", "--", ".", *out)
-        # the user's commit may hold an earlier champion's, and version 0.1.0 kept its profile there
+        # the user's commit may hold an earlier champion's files, or a profile of version 0.1.0
         champion = of_agent(str(stage_files.folder("champion")))
         write("rm", "-r", "--force", "--cached", "--quiet", "--ignore-unmatch", "--", champion)
         write("add", "--force", "--", *(of_agent(path) for path in _FORCED if (run.tree / path).exists()))
@@ -572,7 +579,7 @@ def _written(run: Run) -> str:
 
 
 def _is_ignored(tree: Path, here: Iterable[str], path: str) -> bool:
-    """Git refuses to be told to leave out what it leaves out anyway."""
+    """Say whether Git ignores a path. Git refuses to exclude a path that it ignores anyway."""
     try:
         git(tree, *here, "check-ignore", "--quiet", "--no-index", "--", path)
     except GitError:
@@ -582,10 +589,10 @@ def _is_ignored(tree: Path, here: Iterable[str], path: str) -> bool:
 
 def remove_tree(clone: Clone, tree: Path) -> None:
     if tree.exists():
-        with contextlib.suppress(GitError):  # a folder that Git does not know (any more) as a worktree
+        with contextlib.suppress(GitError):  # Git may not know the folder as a worktree (any more)
             clone.git("worktree", "remove", "--force", str(tree))
         shutil.rmtree(tree, ignore_errors=True)
-    if tree.is_symlink():  # what it points at is its maker's
+    if tree.is_symlink():  # what it points at is not ours to remove
         tree.unlink()
     clone.git("worktree", "prune")
 
@@ -601,7 +608,8 @@ def _group_file(clone: Clone, name: str) -> Path:
 
 def kill_stage(clone: Clone, name: str) -> None:
     """Kill what is left of the last stage's process group. Process ids are reused, and a copied
-    clone notes the group of a run in the other: only the environment tells whose a process is.
+    clone has the notes of the original's runs. So only the environment shows to which run a process
+    belongs.
     """
     file = _group_file(clone, name)
     group = int(file.read_text(encoding="utf-8") or 0) if file.exists() else 0
@@ -614,6 +622,7 @@ def kill_stage(clone: Clone, name: str) -> None:
 
 
 def _is_of(environment: dict[str, str], clone: Clone, name: str) -> bool:
-    """Whether a process works for this run. Where its state folder is gone, the clone was moved."""
+    """Say whether a process works for this run. If its state folder is gone, the clone was
+    moved."""
     place = Path(environment.get(files.STATE, ""))
     return environment.get(stopping.RUN) == name and (not place.is_dir() or place.samefile(clone.state))

@@ -1,8 +1,8 @@
-"""Bytes of a recorded revision between DVC's cache and DVC's remote.
+"""Move bytes of a recorded revision between DVC's cache and DVC's remote.
 
-DVC moves what a folder's dvc.lock names, so the revision is laid out as a worktree for it. That a
-push succeeded is not believed: the remote is asked afterwards (`dvc exp push` says "pushed" and
-uploads nothing where the remote stands in no commit).
+DVC moves what a folder's dvc.lock names, so the revision is laid out as a worktree for it. A push
+that reports success is checked by asking the remote. (`dvc exp push` says "pushed" and uploads
+nothing where no commit names the remote.)
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tasks.runs.artifacts import Out, Revision
 from tasks.runs.clone import Clone
 
 LAID_OUT = "transfer-"
-"""How its scratch folders begin; whoever uses one holds the `lock` in it."""
+"""The beginning of the names of its scratch folders. The process that uses one holds its `lock`."""
 
 
 def push(clone: Clone, commit: str) -> None:
-    """Upload a revision's outputs, and see that they arrived. Raises InfrastructureError."""
+    """Upload a revision's outputs, and check that they arrived. Raises InfrastructureError."""
     with _laid(clone, commit) as tree:
         output = _dvc(tree, "push")
         missing = json.loads(_dvc(tree, "status", "--cloud", "--json") or "{}")
@@ -57,7 +57,7 @@ def push_files(clone: Clone, outs: Sequence[Out]) -> None:
 
 
 def fetch_file(clone: Clone, out: Out) -> bytes:
-    """The bytes of a file, from the cache or else the remote. Raises InfrastructureError."""
+    """Return the bytes of a file, from the cache or the remote. Raises InfrastructureError."""
     if (found := artifacts.cached(clone, out)) is None:
         with _laid(clone, "HEAD") as tree:
             _dvc(tree, "fetch", _pointer(out, tree))
@@ -68,13 +68,13 @@ def fetch_file(clone: Clone, out: Out) -> bytes:
 
 
 def places(clone: Clone, out: Out) -> list[str]:
-    """Where DVC's remotes would hold a file."""
+    """Return the addresses at which DVC's remotes would hold a file."""
     urls = (wanted.get("url", "").strip("\"'") for name, wanted in _settings(clone).items() if "remote" in name)
     return [f"{url.rstrip('/')}/files/md5/{out.md5[:2]}/{out.md5[2:]}" for url in urls if url]
 
 
 def remotes(clone: Clone) -> list[str]:
-    """The addresses of DVC's remotes, without their secrets."""
+    """Return the addresses of DVC's remotes, without their secrets."""
     urls = (wanted.get("url", "").strip("\"'") for name, wanted in _settings(clone).items() if "remote" in name)
     return [re.sub(r"//[^/@]*@", "//...@", url) for url in urls if url]
 
@@ -103,8 +103,8 @@ def _laid(clone: Clone, commit: str) -> Iterator[Path]:
 
 
 def _remotes(clone: Clone) -> str:
-    """The remotes as they are set in the clone, local settings included. The run's commit may know
-    none, or others; and a relative address would lie inside the scratch folder, and go with it."""
+    """Return the settings of the clone's remotes, local settings included. The run's commit may
+    have none, or others. A relative address would point into the scratch folder, and go with it."""
     lines: list[str] = []
     for section, wanted in _settings(clone).items():
         lines += [f"[{section}]", *(f"    {key} = {value}" for key, value in wanted.items())]

@@ -1,11 +1,9 @@
-"""What another version of agent-rft means for an agent: which of its files are written anew, and
-which stages run again.
+"""What another version of agent-rft means for an agent: new files, and stages that run again.
 
-A version writes the stages of an agent (dvc.yaml) and the lines of .gitignore and .dvcignore in its
-folder. A run records the hash of each module that a stage can load (rft/engine.py). So what the
-installed version changes is known before a run: the stages whose modules or packages have other
-bytes, and then those that read what they leave. Nothing of the ledger, of runs or of a champion
-changes.
+Each version writes the agent's stages (dvc.yaml), and lines of .gitignore and .dvcignore in its
+folder. A run records the hash of each module that a stage can load (rft/engine.py). So the effect
+of the installed version is known before a run. Stages whose modules or packages have other bytes
+run again, and then the stages that read their files. The ledger, runs and champions do not change.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from tasks.runs.clone import Clone
 from tasks.runs.git import GitError
 
 KEPT = ".edited"
-"""What is added to the name of a file that was edited by hand, and is written anew."""
+"""The ending of the copy that is kept of a hand-edited file when the file is written anew."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,10 @@ class Outlook:
     run: str | None
     """The newest run that is over."""
     version: str | None
-    """Of agent-rft, which drove it."""
+    """The version of agent-rft that drove it."""
     changed: dict[str, list[str]] = field(default_factory=dict)
-    """Stage -> the modules and packages by which it runs again. Empty for a run from before there
-    were hashes: all of its stages run again."""
+    """Stage -> the modules and packages that make it run again. Empty for an old run without
+    hashes: all of its stages run again."""
 
 
 def outlook(clone: Clone, params: config.Params) -> Outlook:
@@ -59,7 +57,7 @@ def _changed(
     found = {
         stage: [*packages, *_differing(hashes, now[needs.engine(stage)[0]])]
         for stage, hashes in before.items()
-        if hashes  # the run came as far
+        if hashes  # the run got to this stage
     }
     return {stage: names for stage, names in found.items() if names}
 
@@ -71,7 +69,7 @@ def _differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
 def _read(at: Revision, path: str) -> dict[str, str]:
     try:
         found = json.loads(at.file(path) or b"{}")
-    except (ValueError, RecursionError):  # of a revision that is not as a run writes it: rft audit says so
+    except (ValueError, RecursionError):  # not as a run writes it: rft audit says so
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -83,12 +81,13 @@ def _version(at: Revision) -> str | None:
 
 # -- the agent's own files -------------------------------------------------------------------------
 def stale(clone: Clone) -> list[str]:
-    """Return which of the files that we write are not as this version writes them."""
+    """Return the names of our files whose content this version would write differently."""
     return [name for name, text in _ours(clone).items() if not _is(clone.home / name, text)]
 
 
 def rewrite(clone: Clone) -> list[tuple[str, str | None]]:
-    """Write them anew. Return each with the copy that was made of one that somebody edited."""
+    """Write these files anew. Return each name, with the copy that was made if somebody had edited
+    the file."""
     made: list[tuple[str, str | None]] = []
     for name in stale(clone):
         place = clone.home / name
@@ -102,8 +101,8 @@ def rewrite(clone: Clone) -> list[tuple[str, str | None]]:
 
 
 def refuse_stale(clone: Clone) -> None:
-    """Raise UserError for an agent's folder that Git ignores, and for a dvc.yaml that is not as
-    this version writes it. In a clone of agent-rft, whoever develops it is in charge of that."""
+    """Raise UserError for an agent's folder that Git ignores, and for a dvc.yaml that this version
+    did not write. In a clone of agent-rft the developer is responsible for dvc.yaml."""
     place = clone.home / "dvc.yaml"
     if _is_ignored(clone, clone.from_the_top("params.yaml")):
         what = f"{clone.folder or '.'}: Git ignores it, so no run can record it"
@@ -140,7 +139,7 @@ def _is(place: Path, text: str) -> bool:
 
 
 def _text(place: Path, text: str) -> str:
-    """Keep the lines that the user added to a list of what is ignored."""
+    """Return the new text, with the lines that the user added to an ignore list."""
     if place.name == "dvc.yaml" or not place.exists():
         return text
     ours = set(text.splitlines())

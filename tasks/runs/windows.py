@@ -1,10 +1,10 @@
-"""The window of a run: its log is ingested once, and the run reads the snapshot alone.
+"""The window of a run: its log is ingested once, and the run reads only the snapshot.
 
-A log may be one file or thousands, here or in an object store, and somebody may go on writing it.
-So a run begins by ingesting it into `.rft/snapshots`, where the snapshot of the same log under the
-same settings is found again. The run's worktree links to it as data/window, stage `traffic` keeps
-the conversations for good, and params.yaml names the log and its hash. The snapshot itself is a
-cache: `rft runs gc` may remove it.
+A log may be one file or thousands, here or in an object store, and it may still grow. So a run
+begins by ingesting it into `.rft/snapshots`. A later run with the same log and the same settings
+finds the snapshot there. The run's worktree links to it as data/window, stage `traffic` keeps the
+conversations for good, and params.yaml names the log and its hash. The snapshot itself is a cache:
+`rft runs gc` may remove it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ReportLine = Callable[[str], None]
 
 
 def folder(clone: Clone) -> Path:
-    """Where the snapshots of this clone are."""
+    """Return the folder of this clone's snapshots."""
     return clone.state / "snapshots"
 
 
@@ -31,11 +31,11 @@ def take_in(
 ) -> tuple[config.Params, dict[str, Path]]:
     """Ingest a log, by default that of `traffic.file`.
 
-    Returns the settings that name it by hash, and what a worktree needs: path there -> its source.
-    Raises UserError for a log that is not there, is not the one of `traffic.sha256`, or holds too
-    few conversations.
+    Returns the settings, which name it by hash, and what a worktree needs: path there -> its
+    source. Raises UserError for a log that is missing, that differs from `traffic.sha256`, or that
+    holds too few conversations.
     """
-    from rft.traffic import ingest, reading  # a third of the time in which most verbs start
+    from rft.traffic import ingest, reading  # at the top, these would take a third of most verbs' start
 
     wanted = str(params.traffic.file if log is None else log)
     snapshot = ingest.ingest(wanted, params.traffic, clone.home, folder(clone), report_line)
@@ -46,11 +46,12 @@ def take_in(
 
 
 def unused(clone: Clone, unfinished: Mapping[str, str]) -> Iterator[Path]:
-    """The snapshots that none of these runs links to; each has its agent's folder. By name: the
-    links break when a clone is moved, and the next start of the run makes them anew."""
+    """Yield the snapshots to which none of these runs links (`unfinished`: run -> its agent's
+    folder). They are compared by name: links break when a clone is moved, until the run's next
+    start makes them anew."""
     links = [clone.worktrees / name / place / stage_files.SNAPSHOT for name, place in unfinished.items()]
     if not all(link.is_symlink() for link in links):
-        return  # a worktree is gone, or was copied with what its links led to: nobody knows which
+        return  # a worktree is gone, or its link became a copy: the snapshot in use is not known
     linked = {Path(os.readlink(link)).name for link in links}
     for path in sorted(folder(clone).glob("*")):
         if path.name not in linked:
@@ -58,7 +59,7 @@ def unused(clone: Clone, unfinished: Mapping[str, str]) -> Iterator[Path]:
 
 
 def inside(clone: Clone, log: str) -> list[str]:
-    """List the paths in the agent's folder that hold the log: they are not edits of it."""
+    """List the paths in the agent's folder that hold the log: they do not count as edits."""
     if is_address(log) or Path(log).is_absolute():
         return []
     found = clone.home.glob(log) if has_magic(log) else [clone.home / log]
@@ -66,8 +67,8 @@ def inside(clone: Clone, log: str) -> list[str]:
 
 
 def named(clone: Clone, log: str) -> str:
-    """Name a log as reports do: what lies in the clone by its path there, and an address
-    without what may be secret in it."""
+    """Name a log as reports do: by its path in the agent's folder, or by its address without the
+    parts that may be secret."""
     if is_address(log):
         return shown(log)
     path = clone.home / log

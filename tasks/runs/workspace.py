@@ -11,9 +11,9 @@ rft.yaml, at the top:
         window: data/inbox/*.jsonl               in the agent's folder; the last by name
     ledger: {remote: origin}                     where the ledger of approvals is shared
 
-An agent is a folder: params.yaml, dvc.yaml, dvc.lock, a recipe and data/. Its name is `agent:` in
-its params.yaml, or that of its recipe's folder; it stays when the folder moves. A repository
-without rft.yaml is a workspace of one agent, at its top.
+An agent is a folder with params.yaml, dvc.yaml, dvc.lock, a recipe and data/. Its name is `agent:`
+in its params.yaml, or else the name of its recipe's folder. The name stays when the folder moves. A
+repository without rft.yaml is a workspace of one agent, at its top.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tasks.runs.git import git
 
 FILE = "rft.yaml"
 NEEDED = ("params.yaml", "dvc.yaml")
-"""What makes a folder an agent."""
+"""The files that make a folder an agent."""
 _OF_LEDGER = """\
 # The ledger of approvals: `rft ledger` shows it, docs/ledger.md explains it.
 # remote: a Git remote that several clones share, such as origin; null: this clone alone.
@@ -56,7 +56,7 @@ class Schedule(BaseModel):
     clean_only: bool = True
 
     def next(self, after: datetime) -> datetime:
-        """Return when it is due next. Raises ValueError, which names key and value."""
+        """Return when the ladder is due next. Raises ValueError, which names key and value."""
         try:
             zone = ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -77,7 +77,7 @@ class Workspace(BaseModel):
     slots: int = Field(default=1, ge=1)
     schedules: dict[str, Schedule] = {}
     ledger: dict[str, Any] | None = None
-    """Which ledger it is, and where it is shared (tasks/ledger/remote.py)."""
+    """The ledger, and where it is shared (tasks/ledger/remote.py)."""
 
     @field_validator("agents")
     @classmethod
@@ -97,7 +97,7 @@ class Workspace(BaseModel):
 class Agent:
     name: str
     folder: str
-    """From the top; empty: the top itself."""
+    """The path from the top; empty: the top itself."""
 
     @property
     def shown(self) -> str:
@@ -122,7 +122,7 @@ def write(root: Path, workspace: Workspace) -> None:
 
 def add(root: Path, folder: str) -> None:
     """Add an agent's folder to rft.yaml, and leave the rest of the file as it is. Raises UserError
-    where that cannot be done."""
+    where that is not possible."""
     path = root / FILE
     text, before = path.read_text(encoding="utf-8"), read(root) or Workspace()
     lines = text.splitlines(keepends=True)
@@ -161,8 +161,8 @@ def folders(root: Path) -> tuple[str, ...]:
 
 
 def agents(root: Path) -> list[Agent]:
-    """List the workspace's agents, but for those that a sparse checkout leaves out. Raises
-    UserError for a folder that is not one, and for two of one name."""
+    """List the workspace's agents, except those that a sparse checkout leaves out. Raises UserError
+    for a folder that is not an agent, and for two agents of one name."""
     found = [Agent(name(root, folder), folder) for folder in folders(root) if not _left_out(root, folder)]
     by_name: dict[str, str] = {}
     for agent in found:
@@ -173,7 +173,7 @@ def agents(root: Path) -> list[Agent]:
 
 
 def _left_out(root: Path, folder: str) -> bool:
-    """Whether Git has the folder and was told not to check it out (skip-worktree)."""
+    """Say whether Git has the folder but must not check it out (skip-worktree)."""
     return not (root / folder).exists() and git(root, "ls-files", "-t", "--", f"{folder}/params.yaml").startswith("S ")
 
 
@@ -192,8 +192,8 @@ def name(root: Path, folder: str) -> str:
 
 
 def choose(root: Path, here: Path, wanted: str | None) -> str | None:
-    """Return the folder of the named agent, else of the one around `here`, else of the only one;
-    None where it could be any."""
+    """Return the folder of the named agent, or of the one around `here`, or of the only one; None
+    where several are possible."""
     if wanted is None and read(root) is None:
         return ""
     every = agents(root)

@@ -1,11 +1,10 @@
 """Stage 2: is the data still like production? The flow obeys the verdict.
 
-MLflow gets a number per feature, so that it can draw them over the runs, and the page with the
-pictures:
+MLflow gets the page with the pictures, and numbers per feature, which it can draw over the runs:
 
-    drift/effect/FEATURE     the effect as the statistic measures it; of several references, against
-                             the first of train, validation, test, window
-    drift/AGAINST/FEATURE    the same effect in thresholds: 0 is none, and drift takes more than 1
+    drift/effect/FEATURE     The effect as the statistic measures it. With several references, it is
+                             the one against the first of train, validation, test, window.
+    drift/AGAINST/FEATURE    The same effect divided by its threshold: 0 is none, above 1 is drift.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def check_drift(run: Run) -> DriftReport:
 
 
 def _show(run: Run, report: DriftReport) -> None:
-    """Give MLflow the page at once: a run that stops here has no other."""
+    """Give MLflow the page at once: a run that stops here has no other page."""
     path = run.clone.page(f"{run.name}.drift")
     comparison = DriftComparison(run.name, run.record.window, report)
     files.write_text(secrets.redact(drift.render([comparison], {"window": run.record.window})), path)

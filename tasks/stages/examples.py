@@ -1,4 +1,4 @@
-"""Stage 3: train, validation and test; train from graded traffic when drift asked for a refresh."""
+"""Stage 3: make train, validation and test; after a refresh, train comes from graded traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 9: reports in, one decision and one request out. Another flow moves the champion."""
+"""Stage 9: turn reports into one decision and one request. Another flow moves the champion."""
 
 from __future__ import annotations
 

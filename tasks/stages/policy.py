@@ -1,5 +1,7 @@
-"""Stage 4: the base model, built or warm-started here, or the pointer to the given one. The
-numbers of a warm start go to MLflow as those of training do."""
+"""Stage 4: the base model, built or warm-started here, or a pointer to the given one.
+
+MLflow gets the numbers of a warm start as it gets those of training.
+"""
 
 from __future__ import annotations
 

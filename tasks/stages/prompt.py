@@ -1,4 +1,4 @@
-"""Stage 6: does a better prompt or setting do? `No gain found` is a result."""
+"""Stage 6: is a better prompt or setting enough? `No gain found` is a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between stages 7 and 8: the look at the test set is registered before the set is opened."""
+"""Between stages 7 and 8: register the look at the test set before the set is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 1: traffic becomes files. Window and champion came into the worktree with the run."""
+"""Stage 1: turn traffic into files. The run's start put window and champion in the worktree."""
 
 from __future__ import annotations
 

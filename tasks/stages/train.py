@@ -1,4 +1,4 @@
-"""Stage 7: RFT. Its metrics went to MLflow live; the stage's file fills what is missing."""
+"""Stage 7: RFT. Its metrics went to MLflow live; the stage's file fills the gaps."""
 
 from __future__ import annotations
 

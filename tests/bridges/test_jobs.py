@@ -212,7 +212,7 @@ def test_a_grader_as_it_was_tried(tmp_path: Path) -> None:
     """What the services take to validate and to run a grader holds it under a key."""
     told = alone({"grader": EXACT, "model_sample": "SKU-1"}, tmp_path)
     assert isinstance(loaded(tmp_path / "mine").grader, graders.StringCheck)
-    assert "Not taken over: g.json: model_sample: is of a trial, and no row" in told
+    assert "Not taken over: g.json: model_sample: is of a trial, not a row" in told
     with pytest.raises(RftError, match=r"holds a job\. Write --from openai:"):
         alone(job(), tmp_path / "job")
 
@@ -265,7 +265,7 @@ def test_json_that_nothing_asks_for_is_told(tmp_path: Path) -> None:
 def test_rows_of_one_target_are_told_and_not_refused(tmp_path: Path) -> None:
     path = exported(tmp_path, job(), reference_answer="yes")
     told = imported(f"openai:{path}", tmp_path, tmp_path / "mine")
-    assert "To fill: rows: 100% of them have one target, so who always says it passes. Add others" in told
+    assert "To fill: rows: 100% of them have one target, so always giving that answer passes. Add others" in told
     assert loaded(tmp_path / "mine").grader.scale.chance == 0
 
 
@@ -406,7 +406,7 @@ def test_few_rows_are_cut_fairly_and_told_to_be_few(tmp_path: Path) -> None:
         told = imported(f"openai:{exported(place / 'out', job(), train=count)}", place / "out", place / "mine")
         num = len((place / "mine/rows/test.jsonl").read_text().splitlines())
         assert num >= max(2, count // 10)
-        assert (f"test: {num} rows settle no gain of a few percent: bring 24 or more" in told) == (num < 24)
+        assert (f"test: {num} rows cannot settle a gain of a few percent: bring 24 or more" in told) == (num < 24)
 
 
 def test_what_a_grader_alone_leaves_out_is_to_be_filled(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_labels(tmp_path: Path, kind: str, passing: str):
     assert read.grader is not None
     judge = graders.read(read.grader, "grader.json").graders["judge"]  # type: ignore[attr-defined]
     assert judge.passing_labels == list(passing)
-    assert read.to_fill[0].startswith("grader.json: model, the judge's name, stands as JUDGE.")
+    assert read.to_fill[0].startswith("grader.json: model: replace JUDGE with the judge's name.")
 
 
 def test_tests_that_ask_differently_are_refused(tmp_path: Path):
@@ -275,7 +275,7 @@ def test_a_json_config_that_ends_early(tmp_path: Path):
 def test_results_are_no_config(tmp_path: Path):
     """A result without `passes` would else count as passed."""
     text = json.dumps({"evalId": "x", "results": {"results": [{"score": 1}]}, "config": {}})
-    with pytest.raises(UserError, match=r"output.json:1: results of an evaluation, and no config"):
+    with pytest.raises(UserError, match=r"output.json:1: results of an evaluation, not a config"):
         imported(tmp_path, text, "output.json")
 
 

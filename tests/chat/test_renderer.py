@@ -316,9 +316,9 @@ def test_the_embedded_template_keeps_its_prefix(chat: Chat):
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("qwen3", "reasoning before a later question: earlier turns are written otherwise later"),
-        ("gpt_oss", "reasoning before a later question: earlier turns are written otherwise later"),
-        ("mistral_v3", "odd whitespace and unicode: earlier turns are written otherwise later"),
+        ("qwen3", "reasoning before a later question: earlier turns are written differently later"),
+        ("gpt_oss", "reasoning before a later question: earlier turns are written differently later"),
+        ("mistral_v3", "odd whitespace and unicode: earlier turns are written differently later"),
         ("mistral_v3", "tool calls: a turn is not written as sampled"),
         ("llama3", "two calls in a turn: the template refuses"),
         ("llama3", "odd whitespace and unicode: a turn is not written as sampled"),

@@ -433,7 +433,7 @@ def test_the_best_of_several_rollouts_needs_a_verify(tmp_path: Path):
     with ladder.inside(tmp_path):
         found = examine(settings(recipe, policy=policy), "recipe")["recipe"]
         assert (found.status, "has no verify(messages, sample)" in found.words) == ("fail", True), found.words
-        assert found.remedy.startswith("Write it, to return a finite number")
+        assert found.remedy.startswith("Write it so that it returns a finite number")
         (recipe / "tools.py").write_text((recipe / "tools.py").read_text() + "\n\ndef verify(messages, sample): ...\n")
         again = tiny_recipe.make(tmp_path, "other")
         (again / "tools.py").write_text((recipe / "tools.py").read_text())
@@ -550,7 +550,7 @@ def test_a_step_whose_effect_is_not_sampled_with_is_a_failure(
     monkeypatch.setattr(model, "sampler_copy", model.merged_copy)
     found = examine(params, "step")["step"]
     assert found.status == "fail"
-    assert "the weights that are sampled with have a cosine of 0." in found.words
+    assert "what one step learns and what reaches the sampler is 0." in found.words
     assert found.facts["effect_kept"] < 0.99
 
 
@@ -688,7 +688,7 @@ def test_the_verb_shows_what_holds(place: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["doctor", "--show-resolved", "--set", "train.steps=7"]) == 0
     text = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "steps: 7 # set. Optimizer steps, each on new rollouts." in lines
+    assert "steps: 7 # set. Optimizer steps. Each one learns from new rollouts." in lines
     assert "processes: 1 # default. Learner processes, one per GPU." in lines
     whole = yaml.safe_load(text)
     assert whole["train"]["steps"] == 7

@@ -657,7 +657,10 @@ def test_a_missing_byte_says_where_to_get_it(here: Clone) -> None:
 @pytest.mark.parametrize(
     ("serve", "message"),
     [
-        (config.Serve(method="majority", k=5, over="output_json"), "most frequent final answer. Compare JSON whatever"),
+        (
+            config.Serve(method="majority", k=5, over="output_json"),
+            "most frequent final answer. Compare JSON without regard to",
+        ),
         (config.Serve(method="majority", k=7, over="output_text"), "Compare texts without the whitespace"),
         (config.Serve(method="best_of_n", k=4), "`verify(messages, sample)`, in tools.py of the run's recipe"),
     ],

@@ -161,7 +161,7 @@ def test_bash_completes_words_options_and_files(tmp_path: Path, capsys: pytest.C
             ["stage", "run", "policy", "--set", "recipe.path=recipes/gone"],
             "recipe.path = 'recipes/gone': no examples.py in",
         ),
-        (["run", "--until", "gate"], "--until gate: lies behind the look at the test set"),
+        (["run", "--until", "gate"], "--until gate: comes after the look at the test set"),
         (["run", "--until", "examples"], "--until examples: is soon done by itself: "),
         (
             ["run", "--until", "trian"],

@@ -372,7 +372,7 @@ def test_an_exploit_s_limit_is_5_percent_of_the_range_beyond_chance(
     if is_accepted:
         with pytest.raises(
             UserError,
-            match=rf"exploit 'no-op' \(generic probe\) scores .*, above its limit {limit:.3f}; .* declare the mean",
+            match=rf"exploit 'no-op' \(generic probe\) scores .*, above its limit {limit:.3f}; .* declare their mean",
         ):
             preflight.check(tiny_recipe.params(made), 3)
 

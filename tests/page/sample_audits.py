@@ -175,7 +175,7 @@ def each_state() -> Audit:
     book.changed(
         book.find("stage:challenger@6", "bytes:data/challenger/rollouts@6"),
         "erased",
-        "`rft runs gc` removed its bytes on 2026-11-12, and no DVC remote is set that could have them",
+        "`rft runs gc` removed its bytes on 2026-11-12, and no DVC remote is set, so they cannot be fetched",
     )
     book.changed(
         book.find("revision:v6", "stage:prompt@6"),

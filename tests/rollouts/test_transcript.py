@@ -53,7 +53,7 @@ def test_everything_is_in_it():
     assert text(transcript.lines(row())) == "\n".join(
         [
             "trace_7  train/challenger, step 12, example n-0001, sample 3",
-            "opening of 3 tokens, the tools' schemas among them",
+            "opening of 3 tokens, with the tools' schemas",
             "system",
             "  Look it up.",
             "user",

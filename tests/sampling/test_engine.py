@@ -422,7 +422,7 @@ def test_an_architecture_without_a_fast_path_is_said_once(
     Engine(other.model, parts[1], small_policy.device())
     assert (
         capsys.readouterr().out
-        == "[sampler] the model's own forward, which is slower: no fast path for GemmaForCausalLM\n"
+        == "[sampler] uses the model's own forward, which is slower: no fast path for GemmaForCausalLM\n"
     )
 
 

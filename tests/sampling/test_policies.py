@@ -178,7 +178,7 @@ def test_overlong_rollouts_are_measured_by_the_servers_limit(
     ladder: Path, tmp_path: Path, ladder_recipe: Path, server: TokenServer
 ):
     dapo = {**LORA, "algorithm": "dapo", "overlong": {"buffer": 300}}
-    with pytest.raises(ConfigError, match=r"= 300 must lie below rollout\.max_tokens, .* \(256\)\. Lower the buffer"):
+    with pytest.raises(ConfigError, match=r"= 300 must be below rollout\.max_tokens, .* \(256\)\. Lower the buffer"):
         again(
             ladder,
             tmp_path,

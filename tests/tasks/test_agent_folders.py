@@ -243,7 +243,7 @@ def test_a_history_that_is_gone_is_asked_for(with_origin: Scripted, tmp_path: Pa
     backup.save(with_origin.clone, tmp_path / "saved", lambda *_: None)
     (tmp_path / "origin.git").rename(tmp_path / "moved.git")
     into = tmp_path / "restored"
-    with pytest.raises(UserError, match=r"history is not in the back-up, and .*origin.git has not .*--repository PATH"):
+    with pytest.raises(UserError, match=r"history is not in the back-up, and .*origin.git lacks .*--repository PATH"):
         backup.restore(tmp_path / "saved", into, lambda *_: None)
     assert not into.exists()
     backup.restore(tmp_path / "saved", into, lambda *_: None, str(tmp_path / "moved.git"))

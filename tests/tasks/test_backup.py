@@ -402,7 +402,7 @@ def test_bad_places_are_refused(here: Clone, copied: Path, tmp_path: Path) -> No
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.doc").write_text("mine")
-    with pytest.raises(UserError, match="is not empty, and no back-up of agent-rft"):
+    with pytest.raises(UserError, match="is not empty, and is not a back-up of agent-rft"):
         backup.save(here, other, silent)
     with pytest.raises(UserError, match=r"is not a back-up: it has no manifest\.json"):
         backup.restore(other, tmp_path / "into", silent)
@@ -428,7 +428,7 @@ def test_another_clones_backup_is_not_replaced(here: Clone, copied: Path) -> Non
     ):
         backup.save(here, copied, silent)
     (copied / "manifest.json").write_text(json.dumps(raw | {"entry": "0" * 64}))
-    with pytest.raises(UserError, match=r"back-up of another clone.*this clone's has none such"):
+    with pytest.raises(UserError, match=r"back-up of another clone.*this clone's lacks it"):
         backup.save(here, copied, silent)
 
 
@@ -568,7 +568,7 @@ def test_a_detached_head_and_an_input_folder_come_along(here: Clone, tmp_path: P
     here.git("checkout", "--quiet", "--detach")
     here.git("commit", "--quiet", "--allow-empty", "--message", "on no branch")
     made = backup.save(here, tmp_path / "saved", silent).made
-    assert any(line.startswith("../elsewhere: a run had it from outside") for line in made.left_out)
+    assert any(line.startswith("../elsewhere: a run took it from outside") for line in made.left_out)
     there = restored(tmp_path / "saved", tmp_path / "into")
     assert there.git("rev-parse", "HEAD") == here.git("rev-parse", "HEAD")
     assert (there.root / ".git/HEAD").read_text().strip() == here.git("rev-parse", "HEAD")

@@ -137,7 +137,7 @@ def test_a_run_that_is_not_over_shows_what_is_there(here: Clone, made: Made) -> 
     reports.write(record, here.runs / "2026-04-07-half-way.json")
     found = compare(here, "half-way", made[1]["first"].name)
     assert (found.a.state, found.a.metrics, found.same_test) == ("interrupted", {}, None)
-    assert found.reservations == ["no numbers on a test set are there of 2026-04-07-half-way"]
+    assert found.reservations == ["there are no numbers on a test set for 2026-04-07-half-way"]
     tree = here.worktrees / record.name
     for part in ("traffic", "drift", "examples"):
         shutil.copytree(made[0].script / "data" / part, tree / "data" / part)

@@ -182,7 +182,7 @@ def rft(clone: Clone, *arguments: str) -> subprocess.CompletedProcess[str]:
     [
         ("keys/machine", 0, 2, r"keys/machine: Permission denied, .*sudo chown"),
         ("ledger/seen.json", 0, 2, "seen.json: Permission denied. "),
-        (".", 0o555, 3, "registry.lock: Permission denied. Work as the user whose it is"),
+        (".", 0o555, 3, "registry.lock: Permission denied. Work as the user who owns it"),
     ],
 )
 def test_file_of_another_user_is_named(clone: Clone, name: str, mode: int, code: int, message: str) -> None:

@@ -248,7 +248,7 @@ def test_a_receiver_that_comes_back_gets_all_in_order(
     assert [kind for kind, _ in catalog.story] == ["START", "START", "COMPLETE", "COMPLETE"]
     assert kept(scripted) == []
     output = capsys.readouterr().out
-    assert "what stage drift read and wrote is not told" in output
+    assert "what stage drift read and wrote is not sent" in output
     assert "not taken" not in output
 
 

@@ -83,7 +83,7 @@ def test_many_slices_leave_room_for_the_rest() -> None:
 @pytest.mark.parametrize(
     ("state", "start"),
     [
-        ("running", "**begun**. What came of it is written here"),
+        ("running", "**begun**. Its result is written here"),
         ("paused", "**paused** in stage examples: run.max_hours is spent."),
         ("failed", "**failed** in stage examples: why is in its clone, `.rft/logs/20261122-2339-6c03/examples.log`."),
         ("cancelled", "**cancelled** in stage examples. Its finished stages"),

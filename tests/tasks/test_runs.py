@@ -262,6 +262,19 @@ def test_where_no_run_can_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         clone.find()
 
 
+def test_a_clone_in_which_nothing_is_checked_out_is_told_what_to_check_out(
+    scripted: ladder_clone.Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N17: a bare repository whose HEAD names another branch than was pushed."""
+    bare, here = tmp_path / "bare.git", tmp_path / "empty"
+    scripted.git("init", "--quiet", "--bare", "--initial-branch", "master", str(bare))
+    scripted.git("push", "--quiet", str(bare), "HEAD:refs/heads/main", "HEAD:refs/heads/aside")
+    scripted.git("clone", "--quiet", str(bare), str(here))
+    monkeypatch.chdir(here)
+    with pytest.raises(UserError, match=r"is empty: the remote's HEAD names a branch .* checkout main"):
+        clone.find()
+
+
 def test_a_run_is_found_by_any_unique_part_of_its_name(scripted: ladder_clone.Scripted) -> None:
     with runs.start(scripted.clone, plan(scripted)) as one:
         pass

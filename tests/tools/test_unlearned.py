@@ -35,7 +35,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_an_embedded_policy_is_not_shown_it(recipe: Path, other: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"params\.yaml: .*: the embedded policy would be shown what") as refused:
+    with pytest.raises(ConfigError, match=r"params\.yaml: .*: the embedded policy would be shown text") as refused:
         unlearned.check(tiny_recipe.params(recipe, **other))
     assert "Name a policy.model or a policy.server" in str(refused.value)
 

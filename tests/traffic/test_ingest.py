@@ -129,7 +129,7 @@ def test_one_conversation_is_a_snapshot_but_a_window_asks_for_more(tmp_path: Pat
     what = r"window.jsonl: 1 conversation, traffic.min_conversations asks for 50. 1 row of 2 were rejected; the first: "
     with pytest.raises(UserError, match=what):
         made(tmp_path, lines(row(1), b"oops"), min_conversations=50)
-    with pytest.raises(UserError, match=r"Mend these rows, or take a longer window\.$"):
+    with pytest.raises(UserError, match=r"Fix these rows, or take a longer window\.$"):
         made(tmp_path, lines(row(1), b"oops"), min_conversations=50)
 
 

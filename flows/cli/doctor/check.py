@@ -5,10 +5,10 @@
   rft doctor check --only tools        this one, and those that it needs
   rft doctor check --show-resolved     print all settings, with their defaults and meanings
 
-It looks at the settings, the recipe, its tools and grader, the chat template, the memory that a run
-needs, one optimizer step, the margins of the gate, the ledger and its remote. To the remote it
-pushes a scratch branch, and removes it. Exit code 0: ready. 2: the settings need a change. 3: a
-server, a disk or the network failed.
+It checks the settings, the recipe, its tools and grader, the chat template, and the memory that a
+run needs. It also checks one optimizer step, the margins of the gate, the ledger and its remote. It
+pushes a scratch branch to the remote, and removes it. Exit code 0: ready. 2: the settings need a
+change. 3: a server, a disk or the network failed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _examine(options: argparse.Namespace) -> int:
     if params and Path(params).exists():
         params = str(Path(params).absolute())  # the checks run in the clone's root, as stages do
 
-    # also where no check reads them: what is printed at the end must be about these settings
+    # needed even if no check reads the settings: the last lines that are printed are about them
     commands.remember(settings=commands.options(here.home, params, tuple(options.overrides)))
 
     def load() -> config.Params:
@@ -115,8 +115,8 @@ def _examine(options: argparse.Namespace) -> int:
 
 
 def _show_resolved(options: argparse.Namespace) -> int:
-    """Print all settings, defaults included, in the order of rft/config; for people also what each
-    means, and which are set."""
+    """Print all settings, defaults included, in the order of rft/config. For people, also print
+    what each means, and which are set."""
     from rft.doctor import configuration
 
     found = settings.resolve(clone.enter(), options.params, options.overrides)
@@ -150,7 +150,7 @@ def draw(found: Sequence[Finding], only: Sequence[str] = (), console: Console | 
 
 
 def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path | None:
-    """Restore from the cache what stage `policy` of the newest run made of the same settings and
+    """Restore from the cache what stage `policy` made in the newest run of the same settings and
     recipe."""
     stage_folder = str(stage_files.folder("policy"))
     for record in reversed(records.of_agent(here)):
@@ -159,7 +159,7 @@ def policy_of_a_run(here: Clone, params: config.Params, scratch: Path) -> Path |
         at = artifacts.Revision(here, record.revision)
         with contextlib.suppress(RftError):  # bytes that are gone; settings of another version
             if stage_folder in at.outs and _made_alike(at, params):
-                folder = scratch / record.name  # its own: what one run has in part must not lie under another's
+                folder = scratch / record.name  # a run's own folder: parts of two runs must not mix
                 at.lay(stage_folder, folder)
                 _announce(f"the policy is that of run {record.name}: same recipe, same settings")
                 return folder

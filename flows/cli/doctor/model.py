@@ -25,7 +25,7 @@ from rft.models import source
 from tasks.runs import clone
 
 SHOWN = 10
-"""Files that are listed."""
+"""How many files are listed."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found.model.model_dump(mode="json"), indent=1))
     elif found.source is None:
         own = "the embedded policy, which stage `policy` builds"
-        print_line(own if found.model.kind == "embedded" else "A chat endpoint's own, of which nobody sees the bytes.")
+        print_line(own if found.model.kind == "embedded" else "A chat endpoint's own model, whose bytes nobody sees.")
     else:
         model = found.model
         table = Table(box=None, pad_edge=False)

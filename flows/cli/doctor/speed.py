@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 WORDS = {"read": "reading", "say": "saying", "learn": "learning"}
 WORTH = 1.1
-"""By how much another number of threads must be faster to be named."""
+"""How many times as fast another number of threads must be to be named."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_json(found: Found) -> dict[str, Any]:
-    """Return what is drawn, in plain values: tokens per second, seconds, hours."""
+    """Return what the table shows, in plain values: tokens per second, seconds, hours."""
     limits = found.limits
     return {
         "model": found.model,

@@ -69,7 +69,7 @@ def _add(here: Clone, options: argparse.Namespace) -> int:
 
 
 def _public(text: str) -> str:
-    """A public key, or the file that holds one, without its comment."""
+    """Return a public key, or that of a file, without its comment."""
     if not text.startswith(("ssh-", "ecdsa-", "sk-")):
         try:
             text = Path(text).expanduser().read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="show|sign", required=True, dest="what")
     show = verbs.add_parser("show", help="show the thresholds of each model, and what a file would change")
     add_settings(show)
-    sign = verbs.add_parser("sign", help="make the thresholds of a params file those of its model")
+    sign = verbs.add_parser("sign", help="set the model's thresholds to those of a params file")
     add_settings(sign)
     add_person(sign)
 
@@ -62,10 +62,10 @@ def _sign(here: Clone, options: argparse.Namespace) -> int:
     change = SetThresholds(model=model, settings=settings)
     who = signer(here, options) if policy.holders("owner") else None
     if who is None:
-        print_line("Nobody is enrolled yet who could sign it. So the ledger holds the change, and not the reason.")
+        print_line("Nobody who could sign it is enrolled yet. So the ledger holds the change, and not the reason.")
     entry = acts.change(here, change, who, options.reason, print_line)
     print_line(
-        f"From entry {entry.number + 1} on, these are the thresholds of {model}. Runs under others cannot be promoted."
+        f"From entry {entry.number + 1} on, these are the thresholds of {model}. Runs with others cannot be promoted."
     )
     return 0
 

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if options.accept:
         restart.accept(here, print_line)
     elif not options.reason:
-        raise UserError("--reason TEXT is missing: the ledger keeps it for whoever asks a year later.")
+        raise UserError("--reason TEXT is missing: the ledger keeps it for those who ask a year later.")
     else:
         restart.restart(here, options.reason, print_line)
     return 0

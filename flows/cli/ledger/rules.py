@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         wanted[key] = yaml.safe_load(value)
 
     def changed(before: Policy) -> SetRules:
-        """On the rules of that moment: another clone may have changed others."""
+        """Change the rules of that moment: another clone may have changed other ones."""
         rules = before.rules_of(options.model) if options.model else before.rules
         try:
             return SetRules(model=options.model, rules=Rules.model_validate(rules.model_dump() | wanted))

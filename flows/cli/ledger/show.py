@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _became(each: Stored, ledger: Ledger) -> dict[str, object] | None:
-    """What became of a request. None for other entries."""
+    """Return what became of a request. None for other entries."""
     request = ledger.state.requests.get(each.entry.number)
     if request is None:
         return None
@@ -64,7 +64,7 @@ def _became(each: Stored, ledger: Ledger) -> dict[str, object] | None:
 
 
 def waiting(ledger: Ledger) -> Iterator[str]:
-    """What waits for people, with the command that approves it."""
+    """Yield what waits for people, with the command that approves it."""
     for request, found in request_status.open_requests(ledger.state, book.now(ledger)):
         by = ", ".join(approval.person for approval in found.approval_status.counting)
         who = f" ({by})" if by else ""
@@ -73,7 +73,7 @@ def waiting(ledger: Ledger) -> Iterator[str]:
 
 
 def _quiet(_: str) -> None:
-    """--json prints entries alone."""
+    """Print nothing: --json prints only entries."""
 
 
 def _row(each: Stored, doubtful: dict[int, KeyCompromise]) -> dict[str, object]:
@@ -88,7 +88,7 @@ def _row(each: Stored, doubtful: dict[int, KeyCompromise]) -> dict[str, object]:
 
 
 def show_entry(each: Stored, doubtful: dict[int, KeyCompromise]) -> None:
-    """Red on a terminal: a restart, clocks that are not compared, and what is doubtful."""
+    """Print an entry. A restart, clocks that are not compared, and a doubtful entry are red."""
     act = each.entry.act
     is_restart = isinstance(act, Genesis) and act.restarts is not None
     is_red = is_restart or (isinstance(act, PolicyChange) and isinstance(act.change, SetClocks))

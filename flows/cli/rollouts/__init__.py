@@ -1,7 +1,7 @@
 """Look at what the agent did, and what it earned.
 
 Every stage with a policy keeps all its rollouts: whole dialogues, grades, tokens. Those of the test
-set stay closed, because whoever reads them tunes on the test. For reading, the arms also play
+set stay closed, because somebody who reads them tunes on the test. For reading, the arms also play
 validation examples. --open-test shows the test set. An entry in the ledger says so, and no later
 run can be judged on it.
 

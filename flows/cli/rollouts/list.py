@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(console: Console, logs: Logs, rows: Sequence[LogRow], most: int) -> int:
-    """Print a table: of the first `most` on a terminal, of all into a file or pipe."""
+    """Print a table: the first `most` rollouts on a terminal, all of them into a file or pipe."""
     total = logs.table.num_rows
     if not rows:
         none = (
@@ -114,7 +114,7 @@ def _widths(wanted: Sequence[int], room: int) -> list[int]:
     first."""
     widths = list(wanted)
     cuttable = [HEADINGS.index(name) for name in CUTTABLE]
-    while sum(widths) + len(widths) + 1 > room:  # so rich counts: a space a column, and one before the first
+    while sum(widths) + len(widths) + 1 > room:  # as rich counts: a space per column, and one more
         widest = max(cuttable, key=lambda n: widths[n])
         if widths[widest] <= 1:
             break

@@ -65,7 +65,7 @@ def _show(console: Console, logs: Logs, prefix: str, tokens: bool) -> int:
 
 
 def _decoder(logs: Logs) -> Callable[[list[int]], str] | None:
-    """The run's own tokenizer, by the light library; None when its folder is not at hand."""
+    """Load the run's own tokenizer with the light library. None: its folder is not at hand."""
     path = str(stage_files.path(reports.PolicyReport))
     found = logs.read(path)
     if found is None:

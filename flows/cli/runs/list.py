@@ -26,7 +26,7 @@ from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
 _UNASKED = "waits for approval"
-"""The gate would promote it, and the ledger could not be asked yet. To approve it asks first."""
+"""The gate would promote it, but the ledger could not be read. `rft approve` reads it first."""
 UNFINISHED = ("preparing", "running", "interrupted", "killed", "failed")
 
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         ledger = book.read(here, report_line=print_line)
         state, time = ledger.state, book.now(ledger)
     except RftError as error:
-        warn(f"{error} So it is not shown which runs were approved.")
+        warn(f"{error} So this list does not show which runs were approved.")
         state, time = State(), ""
     foreign = {record.name: record for record in elsewhere.asking(here, state)}
     every = sorted([*own, *foreign.values()], key=lambda record: (record.started, record.name))[::-1]

@@ -120,8 +120,9 @@ def check(
     to compare with. Raises UserError for a window that cannot be read.
 
     Stage `drift` itself judges, in a scratch folder that holds what the stage would see: the
-    champion's profiles and, before there are any, the traffic of the last run, with which the
-    agent's behavior is compared. The report is cached under the hash of all that it depends on.
+    champion's profiles and the traffic of the last run. Before there are profiles, the agent's
+    behavior is compared with that traffic. The report is cached under the hash of all that it
+    depends on.
     """
     snapshots: list[Path] = []
     for log in (window, against):
@@ -168,13 +169,13 @@ def _key(params: config.Params, snapshots: list[Path]) -> str:
 
 
 def _aside(line: str) -> None:
-    """Tell of long work where it disturbs no output."""
+    """Report long work on stderr, where it disturbs no output."""
     print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the stage's progress lines and Great Expectations' talk of its temporary folders."""
+    """Hide the stage's progress lines, and Great Expectations' lines about temporary folders."""
     logging.disable(logging.INFO)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def tell(manifest: Manifest, console: Console | None = None) -> None:
-    """Print what the log holds, and what of it was not taken."""
+    """Print what the log holds, and which part of it was not taken."""
     console = console or Console(highlight=False)
     table = Table(box=None, pad_edge=False)
     for column in ("file", "format", "rows", "bytes"):

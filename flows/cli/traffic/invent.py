@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _named(root: Path, file: str) -> Path:
-    """Raises UserError where traffic.file is not a single file of this clone."""
+    """Return traffic.file. Raises UserError if it is not a single file of this clone."""
     if "://" in file or any(letter in file for letter in "*?[") or (root / file).is_dir():
         raise UserError(f"traffic.file = {file!r} names no single file. Give the FILE to write.")
     return root / file

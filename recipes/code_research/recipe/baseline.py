@@ -1,16 +1,18 @@
-"""Scripted agents that learn nothing, graded by the real rule: an honest one, and five shortcuts
-that a trained policy must leave behind.
+"""Scripted agents that learn nothing: an honest one, and five shortcuts, graded by the real rule.
+
+A trained policy must do better than each shortcut:
 
     honest             look up each subject in the words of the question, claim what fits it
     first_hit          search the whole question once, claim the first hit
     random             search each subject, claim one of ten hits by lot
     most_frequent      search each subject for its place, claim the values that are most frequent
-    longest_document   list the longest file with all fifteen calls, claim what fits or its facts
+    longest_document   list the longest file with all fifteen calls, claim what fits, or else its
+                       first facts
     closed_book        claim what the installed package says, without a call
 
-Three are told more than they could know: the closed book, which fact of the installed package is
-meant; the most frequent, which values its workspace has most often; and the longest document, which
-file that is. The others read the question and the tools' replies alone.
+Three are told more than an agent could know. `closed_book` is told which fact of the installed
+package is meant, `most_frequent` which values its workspace has most often, and `longest_document`
+which file is the longest. The others only read the question and the tools' replies.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from .workspace import Workspace
 
 Claim = dict[str, str]
 NUM_HITS, NUM_LISTED = 10, 40
-"""The most that search and symbols show."""
+"""The most lines that search and symbols show."""
 HEADER = 6
-"""Lines within which a class names its bases."""
+"""How many lines are read for the bases of a class."""
 
 
 class Hit(NamedTuple):
@@ -52,7 +54,7 @@ class Hit(NamedTuple):
 
 @dataclass
 class Desk:
-    """What a scripted agent works at: a question, and the tools, whose replies are kept."""
+    """A scripted agent's question, and the tools. Their replies are kept."""
 
     example: Example
     rng: random.Random
@@ -97,7 +99,7 @@ def at_random(desk: Desk) -> list[Claim]:
 
 
 def most_frequent(desk: Desk) -> list[Claim]:
-    """Three guesses for a class or a function, which may have several values, are free."""
+    """Claim three values for a class or a function, because so many guesses are free."""
     frequent = _frequent(workspace.of_item(desk.example.row()))
     claims: list[Claim] = []
     for phrase in desk.phrases:
@@ -157,7 +159,7 @@ def sample_of(claims: list[Claim], replies: list[str]) -> dict[str, Any]:
 
 # -- looking up ------------------------------------------------------------------------------------
 def _looked_up(phrase: str, desk: Desk) -> list[Claim]:
-    """Return the claims that answer a phrase; without a hit that fits, the first."""
+    """Return the claims that answer a phrase. If no hit fits a name, claim the first hit."""
     description = questions.description_in(phrase)
     if not description:
         hits = desk.search(phrase)
@@ -169,7 +171,7 @@ def _looked_up(phrase: str, desk: Desk) -> list[Claim]:
     if desk.example.metadata.get("snippets", True):
         return [hit.claim for hit in fitting]
     called = phrase.partition(" ")[2] if phrase.startswith("calls ") else ""
-    places = dict.fromkeys(fitting)  # two bases of a class stand in one place
+    places = dict.fromkeys(fitting)  # two bases of a class are one place
     return [hit._replace(value=value).claim for hit in places for value in _values(hit, called, desk)]
 
 
@@ -178,7 +180,7 @@ def _fits(hit: Hit, phrase: str) -> bool:
 
 
 def _values(hit: Hit, called: str, desk: Desk) -> list[str]:
-    """Read the values of a hit that does not show them where it stands."""
+    """Read a hit's values in the file, because the hit does not show them."""
     if called:
         return [called]
     name = re.escape(hit.symbol.rpartition(".")[2])

@@ -1,9 +1,8 @@
-"""Dialogues for the warm start: the scripted researcher at work on training questions, under each
-instruction that the prompt stage may try.
+"""Dialogues for the warm start: the scripted researcher at work on training questions.
 
-An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
-prompt search has something to find. One dialogue in ten shows search with another count of hits,
-which keeps the policy from being lost when it is served with it.
+It works under each instruction that the prompt stage may try. An instruction shifts the mixture of
+habits: so a policy learns that its prompt matters, and a prompt search has something to find. In
+one dialogue of ten, search shows another number of hits, so that the policy can be served with it.
 """
 
 from __future__ import annotations
@@ -71,9 +70,9 @@ def vocabulary(options: Options) -> list[str]:
     """Return what the embedded tokenizer keeps as one token: the pieces of names, of a hit and of
     an answer.
 
-    A name is then two tokens, a value one to three, and what stands between two parts of a hit or
-    of a fact is one. With the dot of a symbol in the token of the name that follows it, and a
-    quotation mark in what stands before it, no token is so common that copying loses its place.
+    A name is then two tokens, a value one to three, and the text between two parts of a hit or of a
+    fact is one. The dot of a symbol is in the token of the name that follows, and a quotation mark
+    in the token before it. So no token is so common that copying loses its place.
     """
     between = [f".py | {kind} {quote}" for kind in options.kinds for quote in ("", "'")]
     fact = ['", "path": "', '.py", "value": "', '.py", "value": "\'']

@@ -1,7 +1,7 @@
 """Examples: questions about a package's code, and the facts that answer them.
 
-An example names its workspace by package and world, and the workspace's key with it: should another
-version of the package be installed later, the tools refuse to answer from other code.
+An example names the package, the world and the key of its workspace. If another version of the
+package is installed later, the key differs, and the tools refuse to answer from other code.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def answer(found: list[dict[str, str]]) -> str:
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """Make an example of a graded conversation whose feedback holds facts of one training workspace
-    and of training modules; others could leak what is tested."""
+    """Make an example of a graded conversation. Its feedback must hold facts of one training
+    workspace and of training modules: others could leak what is tested."""
     feedback, question = conversation.feedback, _question(conversation.messages)
     if not isinstance(feedback, list) or not feedback or not question.strip():
         return None
@@ -75,7 +75,7 @@ def from_traffic(options: Options, conversation: Conversation) -> Example | None
 
 
 def features(messages: list[Message]) -> dict[str, str | list[str]]:
-    """Return what drift compares beside lengths and words: what kinds are asked for, and how a
+    """Return what drift compares beside lengths and words: which kinds are asked for, and how a
     question begins. Both come from the question alone."""
     question = _question(messages)
     kinds = [phrase.partition(" ")[0] for phrase in questions.phrases_in(question)]
@@ -134,7 +134,7 @@ def _training_facts(options: Options) -> dict[Key, tuple[Workspace, Row]]:
 
 
 def _key(fact: Any) -> Key:
-    """Return what finds a fact; of anything else what finds none."""
+    """Return the key of a fact. Anything else gets a key that finds none."""
     if not isinstance(fact, dict) or not all(isinstance(fact.get(key), str) for key in facts.KEYS):
         return "", "", ""
     return fact["symbol"], fact["path"], fact["value"]

@@ -2,9 +2,9 @@
 
     [{"symbol": "Kavel.besin.ronak", "path": "mudok.py", "value": "38.4"}]
 
-Spelling does not matter: a value may be quoted as in the source or not, a number written in another
-way, a path begun with `./`. `fold` gives every spelling one form, so that a fact counts once, and
-`1 or 2 or 3` is not a way to write `1`.
+Spelling does not matter: a value may have the source's quotation marks or none, a number may be
+written in another way, and a path may begin with `./`. `fold` gives every spelling one form, so
+that a fact counts once. `1 or 2 or 3` is not a way to write `1`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 KEYS = ("symbol", "path", "value")
 MAX_ANSWER = 10_000
-"""Characters of an answer: more than a hundred facts, each in the length of the tools' lines."""
+"""Characters of an answer. More than a hundred facts fit, each as long as a line of a tool."""
 MAX_TEXT = 200
 """Characters of a part of a claim."""
 _LITERAL = re.compile(r"""[+-]?\.?\w[\w.]*([eE][+-]?\d+)?|[uU]?'[^'\\]*'|[uU]?"[^"\\]*\"""")
@@ -34,13 +34,13 @@ class Fact:
 
 
 def write(facts: Iterable[dict[str, str]]) -> str:
-    """Write the final answer in its only form. The order of facts and keys is free; this one is
-    that of the tools' replies, so that a small policy can copy a line from left to right."""
+    """Write the final answer in its only form. The order of facts and keys is free; here it is the
+    order of the tools' replies, so that a small policy can copy a line from left to right."""
     return json.dumps([{key: fact[key] for key in KEYS} for fact in facts])
 
 
 def read(text: str) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return the claims as they were written, or None and why this is not an answer."""
+    """Return the claims as they were written, or None and the reason why it is not an answer."""
     if not text:
         return None, "no answer"
     if len(text) > MAX_ANSWER:
@@ -83,7 +83,7 @@ def _folded(value: Any) -> str:
 
 
 class KeyTwice(ValueError):
-    """An object that names a key twice: which value counts would depend on the reader."""
+    """An object that names a key twice. Which value counts would depend on the parser."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -22,5 +22,5 @@ class Index:
         self._found = functools.lru_cache(maxsize=1 << 14)(self._index.best)  # a run asks the same again and again
 
     def search(self, query: str, k: int) -> list[int]:
-        """Return the k best rows, best first; fewer where no more has a word of the query."""
+        """Return at most k rows with a word of the query, best first."""
         return self._found(tuple(words(query)), k)

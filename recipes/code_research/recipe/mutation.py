@@ -4,14 +4,14 @@
         def get(self, url, timeout=5.0):            def besin(self, ronak, tivuz=38.4):
             "Send a GET request."                       "Send a GET lopad."
 
-Every name that the package defines, and every exception and base class that it uses, becomes an
-invented one, wherever it stands: in code, in texts, in comments. The same name has the same
-invented name in the whole package, so the code still hangs together. Numbers and texts become
-others where a fact rests on them: defaults and constants. Lines keep their numbers.
+Every name that the package defines, and every exception and base class that it uses, is replaced by
+an invented one: in code, in texts and in comments. A name has the same invented name in the whole
+package, so the code still hangs together. Numbers and texts that a fact rests on (defaults and
+constants) get other values. Lines keep their numbers.
 
-All this is done on tokens and the text between them is untouched. Renaming maps names one to one to
-names that were nowhere in the text, so the syntax tree keeps its shape; each file is parsed again
-to prove it, and one that fails is left out. The code is never run.
+All this is done on tokens, and the text between them is untouched. Renaming maps names one to one
+to names that were nowhere in the text, so the syntax tree keeps its shape. Each file is parsed
+again to prove it, and one that fails is left out. The code is never run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEPT = frozenset(
         if not (isinstance(value, type) and issubclass(value, BaseException))
     }
 )
-"""Names that stay: of the language, of builtins other than exceptions, of habit."""
+"""Names that stay: those of the language, of builtins other than exceptions, and customary ones."""
 _WORD = re.compile(r"(?<![\\!\w])[A-Za-z_]\w*")
 _PREFIX = re.compile(r"[A-Za-z]*")
 
@@ -105,7 +105,7 @@ def _parsed(package: str) -> dict[str, _Parsed]:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """Cut a text into tokens and what stands between them."""
+    """Cut a text into tokens and the text between them."""
     kinds = {tokenize.NAME: "name", tokenize.NUMBER: "number", tokenize.STRING: "text", tokenize.COMMENT: "comment"}
     starts = [0]
     for line in text.split("\n"):

@@ -16,7 +16,7 @@ _CONSONANTS, _VOWELS, _ENDS = "bdfgklmnprstvz", "aeiou", "bdfgklmnprstvz"
 HEADS = [a + b + c for a, b, c in itertools.product(_CONSONANTS, _VOWELS, _ENDS) if a != c][::6][:144]
 TAILS = [a + b for a, b in itertools.product(_VOWELS, _ENDS)][:70]
 DRAWS = 20
-"""Draws of a name before it gets one more tail."""
+"""How often a name is drawn before it gets one more tail."""
 
 
 def pieces() -> list[str]:

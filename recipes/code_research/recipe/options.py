@@ -1,9 +1,9 @@
 """What a run may set about the questions: `recipe.options` of params.yaml.
 
-The defaults are what the embedded policy of a million parameters can carry: subjects with one fact
-each, by name, in the words that search knows, and a search that shows the values. For a real model
-set `snippets: false` (search names places, and the values must be read), `describe: true` (a
-function is known by its docstring alone), more facts for a subject, and call sites.
+The defaults are what the embedded policy of a million parameters can learn. Each subject has one
+fact and is named in words that search knows, and search shows the values. For a real model set
+`snippets: false` (search names places, and the values must be read) and `describe: true` (a
+function is known only by its docstring). It can also have more facts for a subject, and call sites.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Options(BaseModel, frozen=True, extra="forbid"):
     """The keys, and what is refused."""
 
     packages: tuple[str, ...] = Field(("aiohttp", "fsspec", "jinja2", "rich"), min_length=1)
-    """Installed packages that are asked about. The defaults are dependencies of agent-rft."""
+    """Installed packages that questions are about. The defaults are dependencies of agent-rft."""
     worlds: int = Field(3, ge=1, le=100)
     """Mutated copies of each package for training, with names and values of their own."""
     kinds: tuple[AskedKind, ...] = Field(("default", "constant", "base", "raises"), min_length=1)
@@ -32,7 +32,7 @@ class Options(BaseModel, frozen=True, extra="forbid"):
     describe: bool = False
     """Ask for the defaults of functions that are described by their docstring, not named."""
     snippets: bool = True
-    """Search and symbols show values. False: only where they stand."""
+    """Search and symbols show values. False: they only show where the values are."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -1,8 +1,8 @@
 """The sources of installed packages: found without importing them, read, and divided into splits.
 
-A module of a package belongs to one split by a stable hash of its name, so that what is tested was
-never trained on: six tenths are for training, one for validation, and each of three for one block
-of the test split.
+A stable hash of its name puts each module into one split, so that what is tested was never trained
+on. Six tenths of the modules are for training, one tenth is for validation, and three tenths are
+for the test split, a tenth for each of its three blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Source:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The same for equal texts: the key of everything that is made from them."""
+        """Hash the texts. The hash is in the key of everything that is made from them."""
         found = hashlib.sha256()
         for path, text in self.files.items():
             found.update(f"{path}\0{len(text)}\0{text}".encode("utf-8", "surrogateescape"))
@@ -65,7 +65,7 @@ def source(package: str) -> Source:
 
 
 def tenth(package: str, path: str) -> int:
-    """Return which tenth a module is in, which never changes. `path` as it is installed."""
+    """Return which tenth a module is in. It never changes. `path` is the installed one."""
     return int.from_bytes(hashlib.sha256(f"{package}/{path}".encode()).digest()[:8], "big") % 10
 
 
@@ -92,8 +92,8 @@ def _folder(package: str) -> Path:
 
 
 def _text(path: Path) -> str | None:
-    """Return the text of a file, with newlines alone as line ends; None if this Python cannot parse
-    it, such as a template or the syntax of a later version."""
+    """Return the text of a file, with only newlines as line ends. None: this Python cannot parse
+    it, because it is a template or has the syntax of a later version."""
     try:
         with tokenize.open(path) as file:
             text = file.read()

@@ -4,9 +4,8 @@ A question names two or three subjects, such as ` find default Kavel.besin.ronak
 its target is every fact about them. A subject is asked about only if its facts are clear: its
 symbol stands in one module, and all its values are facts.
 
-All subjects of a question lie in the modules of one split and in one workspace. Training has
-workspaces of its own, and so has every other split and block, so that neither a tested module nor
-the workspace that it is asked about was ever trained on.
+All subjects of a question lie in the modules of one split and in one workspace. Each split and
+block has its own workspaces. So neither a tested module nor its workspace was ever trained on.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .sites import Kind
 from .workspace import Row, Workspace
 
 ONE_VALUE: frozenset[Kind] = frozenset({"default", "constant"})
-"""Kinds of which a symbol has one value, so that two claims contradict each other."""
+"""Kinds that have one value per symbol, so that two claims contradict each other."""
 OPENINGS = ((" find", " ,"), (" look up", " ;"), (" report", " ,"), (" which are", " ;"), (" we need", " ,"))
 """How a question begins, and what stands between its subjects."""
 MIN_WORDS = 4
@@ -69,12 +68,12 @@ def phrase(row: Row) -> str:
 
 
 def phrases_in(question: str) -> list[str]:
-    """Read the phrases out of a question, as the one who asks wrote them."""
+    """Read the phrases out of a question, as they were written."""
     return [found[0] for found in _PHRASE.finditer(question)]
 
 
 def description_in(phrase: str) -> str:
-    """Return the words that describe a function; empty for a phrase that names its subject."""
+    """Return the words that describe a function. Empty: the phrase names its subject."""
     found = _PHRASE.fullmatch(phrase)
     return found[1] or "" if found else ""
 
@@ -88,8 +87,8 @@ def worlds(options: Options, split: Split, block: int = 0) -> range:
 
 
 def pools(options: Options, split: Split, block: int = 0) -> list[tuple[Workspace, list[Subject]]]:
-    """Return the workspaces of a split or block with all that can be asked about them. Raises
-    UserError where there is nothing."""
+    """Return the workspaces of a split or block, with all that can be asked about them. Raises
+    UserError if there is nothing to ask."""
     tenths = frozenset([packages.TENTHS["test"][block]] if split == "test" else packages.TENTHS[split])
     found: list[tuple[Workspace, list[Subject]]] = []
     for package in options.packages:
@@ -153,8 +152,8 @@ def _named(known: Workspace, kinds: tuple[AskedKind, ...]) -> Iterator[Subject]:
 
 
 def _described(known: Workspace) -> Iterator[Subject]:
-    """Yield the functions that a docstring describes, by its words and without their name. Asked
-    for are their defaults."""
+    """Yield functions that are described by the words of a docstring, without their name. The
+    question asks for their defaults."""
     defaults: dict[str, list[Row]] = defaultdict(list)
     functions: dict[str, list[Row]] = defaultdict(list)
     for row in known.rows:

@@ -1,11 +1,11 @@
 """A scripted researcher with habits: the source of demonstrations and of simulated traffic.
 
 It is mediocre on purpose, so that a policy that is warm-started on it is like an unpolished agent
-in production. Most episodes follow *old habits*: one search at a time with a part of what was
-asked, the same search again, a hit of another symbol taken, a subject forgotten, lines read and
-read again. Some never stop: their calls pass the limit of fifteen. A minority works *at once*: it
-searches every subject in one turn, in the words of the question, and takes the hit that fits.
-Reinforcement learning can choose between the two.
+in production. Most episodes follow *old habits*. They search one thing at a time with a part of
+what was asked, and repeat a search. They take a hit of another symbol, forget a subject, or read
+the same lines twice. Some never stop: their calls pass the limit of fifteen. A minority works *at
+once*: it searches every subject in one turn, in the words of the question, and takes the hit that
+fits. Reinforcement learning can choose between the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .workspace import Row
 MAX_TURNS, MAX_CALLS = 11, 19
 """Limits on searching. With the answer it is twelve turns, within a small policy's context."""
 SHORT = 24
-"""Characters of a value that the researcher takes for an answer."""
+"""The most characters of a value that the researcher uses in an answer."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def follow_old_habits(episode: Episode, habits: Habits, rng: random.Random) -> l
             is_wrong = len(usable) > 1 and rng.random() < habits.wrong_hit
             taken.append(usable[rng.randrange(1, len(usable)) if is_wrong else 0])
             _look_around(taken[-1], episode, habits, rng, later=len(subjects) - n - 1)
-    if not taken:  # one subject at least is searched for in earnest
+    if not taken:  # at least one subject is searched for with care
         taken.append(best(subjects[0].phrase, episode.search(subjects[0].phrase)[0]))
     while is_restless and episode.turns_left > 0 and rng.random() < habits.go_on:
         _go_over_it_again(taken, subjects, episode, rng)

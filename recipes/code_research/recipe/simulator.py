@@ -2,10 +2,10 @@
 
 It writes what a deployment would have logged: dated conversations of the scripted researcher, with
 latency, tool errors and, for some, the facts that a person confirmed. A window like the reference
-is made of the same questions as the recipe's training examples. A drifted window is what a new
-team would bring: it asks what code raises and derives from, in other words and more at once, while
-tools fail more often and answers are slower. All facts are of training modules and workspaces, so
-that a refresh from this traffic cannot leak what is tested.
+is made of the same questions as the recipe's training examples. A drifted window is what a new team
+would bring. It asks what code raises and derives from, in other words, and asks more at once. Tools
+fail more often, and answers are slower. All facts are of training modules and workspaces, so that a
+refresh from this traffic cannot leak what is tested.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@
     doc        Client.get               the first line of its docstring
     function, class                     a header
 
-A site's value is its source text, of a base, an exception or a callee the last name. Each kind,
-symbol and value comes once, where it stands first. Two trees of the same shape give sites in the
-same order, so that a mutated module can be compared with its original.
+A site's value is its source text. For a base, an exception or a callee it is the last name. Each
+kind, symbol and value is listed once, at its first place. Two trees of the same shape give sites in
+the same order, so that a mutated module can be compared with its original.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TEXT = 24
 """Characters of a text that a fact may have as its value."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NO_CALLS = (ast.stmt, ast.expr_context, ast.Name, ast.Constant)
-"""Statements, whose calls are their own, and leaves, which hold none."""
+"""Where the search for calls ends: at statements, whose calls are their own, and at leaves."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Site:
     line: int
     value: str
     literal: ast.Constant | None = field(default=None, compare=False)
-    """Of a default or constant: the number or text that it is, which a workspace changes."""
+    """The number or text of a default or constant, which a workspace changes."""
 
 
 def sites(tree: ast.Module) -> list[Site]:
-    """List all, in the order of the tree. A kind, symbol and value that come again are not a new
-    site."""
+    """List all sites in the order of the tree. A kind, symbol and value that come again are not a
+    new site."""
     return list(_block(tree.body, (), inside_function=False))
 
 
@@ -54,7 +54,7 @@ def first_of_each(found: list[Site]) -> list[int]:
 
 
 def is_literal(node: ast.expr | None) -> bool:
-    """Whether this is a number, or a short text on one line: a value that can be changed into
+    """Whether this is a number, or a short text on one line. Such a value can be changed into
     another of its kind."""
     if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
         return False

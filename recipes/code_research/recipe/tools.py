@@ -1,16 +1,16 @@
 """What the agent may call, and what its answer is worth. Served over HTTP by `rft.tools.server`.
 
-The tools see one workspace, which the row names, and of it only texts and rows (workspace.py).
+The tools see only the texts and rows of one workspace, which the row names (workspace.py).
 
 The rule is recall * min(1, 3 * |gold| / |claimed|) - 0.03 * max(0, calls - 8), and 0 beyond 15
-calls. The first part and the hard stop are this grade. The price of calls is the engine's budget,
-which scales what was earned: 0.03 a call on top of 8 is `rollout.budget: {tool_calls: 8, weight:
-0.24}`, because a weight is what twice the free calls cost. So the score stays within 0 to 1, and
-among rollouts that found nothing none is better for having tried less.
+calls. The first part and the limit of 15 calls are this grade. The price of calls is the engine's
+budget, which scales what was earned. 0.03 for each call beyond 8 is `rollout.budget: {tool_calls:
+8, weight: 0.24}`, because the weight is the price of twice the free calls. So the score stays
+within 0 to 1, and a rollout that found nothing does not gain by having tried less.
 
-We are stricter than the rule in two points. Facts that are given twice make no answer. And where a
-symbol has one value, two claims about it contradict each other, and neither counts: else three
-guesses for each fact would be free.
+We are stricter than the rule in two points. An answer that gives a fact twice is not an answer. And
+if a symbol has one value, two claims about it contradict each other, and neither counts. Otherwise
+three guesses for each fact would be free.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_CALLS = 15
 CLAIMS_PER_FACT = 3
 """Claims that are free for each fact of the target."""
 NET = 24
-"""Claims beyond those that are free. Who makes more has looked for nothing."""
+"""Claims beyond the free ones. A rollout that makes more has looked for nothing."""
 MAX_QUERY, MAX_LINES, MAX_COLUMNS = 300, 40, 120
 _LINES = re.compile(r"\s*(\d{1,7})(?:\s*-\s*(\d{1,7}))?\s*")
 
@@ -86,7 +86,7 @@ TOOLS = [search, retrieve, symbols]
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Grade as the wire's endpoint grader. A broken row raises, so that it scores nobody."""
+    """Grade as the wire's endpoint grader. A broken row raises, so that nobody is scored by it."""
     target = set(facts.folded(item["target"]))
     if not target:
         raise ValueError(f"row {item.get('id')}: the target has no facts")
@@ -112,7 +112,7 @@ def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_answer(sample: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return the claims, or None and why this is not an answer."""
+    """Return the claims, or None and the reason why it is not an answer."""
     calls = max(sample.get("num_tool_calls") or 0, len(sample.get("output_tools") or []))
     if calls > MAX_CALLS:
         return None, f"{calls} tool calls, more than {MAX_CALLS}"
@@ -122,7 +122,7 @@ def read_answer(sample: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, st
 
 
 def contradicted(claimed: list[facts.Fact], one_value: set[str]) -> set[facts.Fact]:
-    """Return the claims about a symbol with one value that was claimed several."""
+    """Return the claims about each one-valued symbol for which several values were claimed."""
     counts = Counter(fact.symbol for fact in claimed)
     return {fact for fact in claimed if fact.symbol in one_value and counts[fact.symbol] > 1}
 
@@ -134,8 +134,8 @@ def _seen(item: dict[str, Any] | None) -> tuple[Workspace, bool]:
 
 
 def _known(known: Workspace, path: str) -> str:
-    """Return a path of the workspace. Whatever else it names is refused in the same words, so a
-    refusal says nothing of the machine."""
+    """Return a path of the workspace. Every other path is refused in the same words, so a refusal
+    says nothing about the machine."""
     stripped = path.strip().removeprefix("./")
     if stripped not in known.texts:
         raise ToolError("no such file in the package; search names its files")

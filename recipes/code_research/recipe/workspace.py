@@ -1,11 +1,11 @@
-"""Workspaces: one mutated copy of a package, and all that an agent's tools may see of it.
+"""A workspace: one mutated copy of a package, and all that an agent's tools may see of it.
 
 A workspace is one file in the cache, keyed by the package, its version, a hash of its sources and
 the number of the world. It is written whole or not at all, and read whole. The tools know a path
-only if it names a text in there, so there is no other file that a path could lead to.
+only if it names a text in this file, so a path cannot lead to any other file.
 
-Beside the texts stand the rows: each site as it is now, and what it was in the installed package.
-A row is a *fact* if its value is another one now, so that knowing the package does not help.
+The file also holds the rows: each site as it is now, and as it was in the installed package. A row
+is a *fact* if its value has changed, so that knowing the package does not help.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     true_value: str
 
     def shown(self, with_value: bool = True) -> str:
-        """One line of a tool's reply: a fact in the order in which an answer names it."""
+        """Write one line of a tool's reply: a fact in the order in which an answer names it."""
         value = f" {_clipped(self.value)}" if with_value and self.value else ""
         return f"{self.symbol} | {self.path} | {self.kind}{value} | line {self.line}"
 
@@ -62,7 +62,7 @@ class Workspace:
 
     @functools.cached_property
     def index(self) -> Index:
-        """Symbols count twice: who asks for a class is first shown the class, then its users."""
+        """Count symbols twice: a search for a class first shows the class, then its users."""
         return Index([[row.kind, *words(row.symbol) * 2, *words(row.value), *words(row.path)] for row in self.rows])
 
     @functools.cached_property
@@ -75,8 +75,8 @@ class Workspace:
 
 @functools.lru_cache(maxsize=128)
 def load(package: str, world: int) -> Workspace:
-    """Read a workspace, and make it first where it is missing. Raises UserError for a package
-    without sources."""
+    """Read a workspace. If it is missing, make it first. Raises UserError for a package without
+    sources."""
     key = _key(packages.source(package), world)
     path = files.state() / "cache" / f"code_research-{key}.json"
     files.kept(path, lambda part: _write(part, packages.source(package), world))
@@ -128,8 +128,8 @@ def _rows(file: Mutated) -> Iterator[Row]:
 
 
 def _is_fact(now: Site, before: Site) -> bool:
-    """Whether the value can be asked for: it is not the installed package's, and the symbol does
-    not give it away."""
+    """Whether the value can be asked for: it differs from the installed package's, and the symbol
+    does not give it away."""
     if now.kind in ("default", "constant") and now.literal is None:
         return False
     is_asked = now.kind in ("default", "constant", "base", "raises", "calls")

@@ -1,11 +1,11 @@
 """A scripted analyst with habits: the source of demonstrations and of simulated traffic.
 
 It is mediocre on purpose, so that a policy that is warm-started on it is like an unpolished agent
-in production. Most episodes follow *old habits*: a search without the period, the first filing
-taken, the wrong page opened, a figure given without a quote or with an invented one, a number where
-the filings have none. A minority works *with care*: it searches company and period, opens the
-statement that shows the item, copies its line, computes with `calculate`, and says "not in filings"
-where there is nothing. Reinforcement learning can choose between the two.
+in production. Most episodes follow *old habits*. They search without the period, take the first
+filing, or open the wrong page. They give a figure without a quote or with an invented one, and a
+number where the filings have none. A minority works *with care*. It searches company and period,
+opens the statement that shows the item, copies its line, and computes with `calculate`. If there is
+no answer, it says "not in filings". Reinforcement learning can choose between the two.
 
 The analyst reads what the tools reply, as a policy does, and never the cells behind it.
 """
@@ -32,7 +32,7 @@ from .statements import STATEMENTS
 
 @dataclass(frozen=True)
 class Habits:
-    """Chances of a lapse. Such episodes earn 0.10 on average; done with care, 1."""
+    """Chances of a lapse. Such episodes earn 0.10 on average; episodes done with care earn 1."""
 
     without_period: float = 0.75  # so that greedy decoding has the habit too
     one_word: float = 0.12
@@ -64,7 +64,7 @@ class Listed:
 class Line:
     """A figure as a page shows it."""
 
-    head: str  # item, behind a period if that is not the filing's own
+    head: str  # the item, after a period if it is not the filing's own period
     number: str
     unit: str
     text: str
@@ -79,8 +79,8 @@ class Line:
 
 @dataclass
 class Episode:
-    """The messages of one dialogue while it is played against the tools in process. `row`: the
-    example's, by which the tools know the filings."""
+    """The messages of one dialogue while it is played against the tools in process. `row` is the
+    example's row, which tells the tools which filings there are."""
 
     messages: list[Message]
     row: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Episode:
         return listed(self._call("find_documents", {"query": query}, item=self.row, k=self.k))
 
     def nearest(self, query: str) -> list[Listed]:
-        """Search, and return whatever is shown."""
+        """Search, and return all that is shown."""
         return listed(self._call("find_documents", {"query": query}, item=self.row, k=self.k), nearest=True)
 
     def read(self, filing: Listed, page: int) -> list[Line]:
@@ -107,7 +107,7 @@ class Episode:
         return self.seen[filing.doc, page]
 
     def calculate(self, expression: str) -> Fraction | None:
-        """Return the result; None where there is none, as of a division by zero."""
+        """Return the result. None: there is none, for example for a division by zero."""
         reply = self._call("calculate", {"expression": expression})
         return None if reply.startswith("Error") else Fraction(reply.strip())
 
@@ -259,7 +259,7 @@ def _quotes(line: Line, habits: Habits, rng: random.Random) -> list[dict[str, An
 
 # -- reading replies -------------------------------------------------------------------------------
 def listed(reply: str, nearest: bool = False) -> list[Listed]:
-    """Read a search's reply. Filings that lack a word of the query count only as the nearest."""
+    """Read a search's reply. Filings that lack a word of the query are read only with `nearest`."""
     if reply.startswith(NOTHING) and not nearest:
         return []
     found: list[Listed] = []

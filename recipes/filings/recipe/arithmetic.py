@@ -1,9 +1,9 @@
 """Exact arithmetic for `calculate`, and how numbers are written.
 
-An expression is parsed, never run: numbers, + - * / and parentheses, of at most MAX_LENGTH
-characters. A number may have a label before it, which is passed over: "gross profit 721 - net
-income 288". There are no powers and no names, so the longest expression is a product of a few
-numbers, and nothing that a policy writes takes long. Fractions keep 0.1 + 0.2 what it is.
+An expression is parsed, never run. It has numbers, + - * / and parentheses, and at most MAX_LENGTH
+characters. A number may have a label before it, which is ignored: "gross profit 721 - net income
+288". There are no powers and no names, so the longest expression is a product of a few numbers, and
+nothing that a policy writes takes long. With fractions, 0.1 + 0.2 is exactly 0.3.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fractions import Fraction
 
 MAX_LENGTH = 120
 MAX_DIGITS = 15
-"""In a number, and before the point of a result."""
+"""The most digits of a number, and of a result before its point."""
 SIGNIFICANT = 6
 _ALLOWED = re.compile(r"[0-9.+\-*/() ]+")
 _LONG = re.compile(rf"[0-9.]{{{MAX_DIGITS + 2},}}")
@@ -73,7 +73,7 @@ def _value(node: ast.expr) -> Fraction:
 
 
 def plain(value: int | Fraction) -> str:
-    """Write a number without an exponent: exactly where 12 decimals can, else with SIGNIFICANT
+    """Write a number without an exponent: exactly if 12 decimals are enough, else with SIGNIFICANT
     digits."""
     if value.denominator == 1:
         return str(value.numerator)

@@ -1,9 +1,8 @@
-"""Chooses what is asked about some companies: every text once, and in a fixed share of the
-questions something that the filings do not answer.
+"""Chooses what is asked about some companies: every text once, some of them without an answer.
 
-Such a question lacks one of three things in turn: the company has filed nothing, or not for this
-period, or its filing does not show the item. Periods and items that are lacking here are shown by
-other companies, so a question alone does not tell.
+The filings do not answer a fixed share of the questions. For these there are three reasons in turn:
+the company has filed nothing, or not for this period, or its filing does not show the item. Other
+companies show such periods and items, so the question alone does not tell that it has no answer.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PAIRS: dict[Program, tuple[tuple[str, str], ...]] = {
         ("cash", "total assets"),
     ),
 }  # fmt: skip
-"""What is asked of invented filings: no difference that a statement already shows."""
+"""What is asked about invented filings. A difference that a statement already shows is left out."""
 Lack = Literal["item", "period", "company"]
 LACKS: tuple[Lack, ...] = ("item", "period", "company")
 TRIES = 20
@@ -41,7 +40,7 @@ TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question as it is asked. `lacks`: what the filings lack; None: they have the answer."""
+    """A question as it is asked. `lacks` is what the filings lack. None: they have the answer."""
 
     question: Question
     text: str
@@ -60,7 +59,7 @@ class Writer:
         openings: Sequence[str] = OPENINGS,
         items: Sequence[str] = (),
     ) -> None:
-        """`items`: what is asked for; none: everything."""
+        """`items` are asked for. Empty: all items are."""
         self._options, self._corpus, self._companies, self._rng = options, corpus, list(companies), rng
         self._openings, self._items = openings, frozenset(items or corpus.items)
         parts = {corpus.part_of(name) for name in companies}
@@ -85,7 +84,7 @@ class Writer:
                 asked = self._unanswerable(company, lack) if lack else self._answerable(company)
                 if asked:
                     break
-            if asked is None and lack:  # every company shows every item, or has filed for every period
+            if asked is None and lack:  # perhaps every company shows every item, or has filed for every period
                 asked = self._unanswerable(self._companies[0], "company")
             if asked is None:
                 return
@@ -132,7 +131,7 @@ class Writer:
         return None
 
     def _figures(self, program: Program, places: dict[Figure, list[Place]]) -> tuple[Figure, ...]:
-        """Choose figures for a program; none where the company has none."""
+        """Choose figures for a program. Empty: the company has none that fit."""
         wanted = self._wanted(places)
         if not wanted:
             return ()
@@ -152,7 +151,7 @@ class Writer:
         return (first, self._rng.choice(alike)) if alike else ()
 
     def _wanted(self, places: dict[Figure, list[Place]]) -> list[Figure]:
-        """Leave out what nobody asks for: the sums of what is not disclosed."""
+        """Return the figures that are asked for. Sums of undisclosed items are left out."""
         return [figure for figure in places if figure.item in self._items]
 
     def _new(self, question: Question, lacks: Lack | None) -> Asked | None:
@@ -179,7 +178,7 @@ def _can_be_asked(program: Program, company: str, corpus: Corpus) -> bool:
 
 
 def take(written: Iterator[Asked], count: int, what: str) -> list[Asked]:
-    """Return so many questions. Raises UserError where there are fewer."""
+    """Return `count` questions. Raises UserError if there are fewer."""
     found = list(itertools.islice(written, count))
     if len(found) < count:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What no learning would reach: scripted ways through a question, graded by the real grader.
+"""Scripted agents that learn nothing, graded by the real grader.
 
     honest             search company and period, open the statement, quote its line, calculate; or
                        say "not in filings"
@@ -8,10 +8,10 @@
     longest_document   search the company, and answer from the filing with the longest pages
     random             search the company, and answer from any of its filings
 
-`score` plays one of them on an example, against the filings themselves, without a server. A way
-knows the words of the question and what the tools show; what is right, it does not know. The last
-three quote and calculate as the honest one does, and say "not in filings" if their filing does not
-show the item: they only take no care which filing it is.
+`score` plays one of them on an example, against the filings themselves, without a server. An agent
+knows the words of the question and what the tools show, but not what is right. The last three quote
+and calculate as the honest one does, and say "not in filings" if their filing does not show the
+item. They only do not care which filing it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .questions import ABSTENTION, Question, parse
 
 MANY = tools.ROOM
 TRAINING = 1000
-"""Training questions from which `closed_book` knows what is frequent."""
+"""From so many training questions `closed_book` knows what is frequent."""
 
 
 def honest(asked: Question, episode: Episode, options: Options, rng: random.Random) -> str:
@@ -76,8 +76,8 @@ WAYS: dict[str, Way] = {
 
 
 def score(name: str, options: Options, example: Example) -> float:
-    """Return the published reward, before any budget. What "not in filings" pays is declared in
-    grader.json."""
+    """Return the published reward, before any budget. grader.json declares what "not in filings"
+    pays."""
     text = str(example.messages[-1]["content"])
     asked = parse(text, corpus(options))
     if asked is None:

@@ -1,9 +1,8 @@
-"""Dialogues for the warm start: the scripted analyst at work on questions about training companies,
-under each instruction that the prompt stage may try.
+"""Dialogues for the warm start: the scripted analyst at work on questions about training companies.
 
-An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
-prompt search has something to find. One dialogue in ten shows another number of search hits, which
-keeps the policy from being lost when it is served so.
+It works under each instruction that the prompt stage may try. An instruction shifts the mixture of
+habits: so a policy learns that its prompt matters, and a prompt search has something to find. In
+one dialogue of ten, search shows another number of hits, so that the policy can be served with it.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def vocabulary(options: Options) -> list[str]:
     """Return what the embedded tokenizer keeps as one token: the pieces of an answer, an item with
     the blanks around it, and groups of three digits.
 
-    A figure of short statements is then one token right behind that of its item, which is what so
-    small a model copies well.
+    A figure of short statements is then one token, right behind its item's token. Such a small
+    model copies this well.
     """
     items = corpus(options).items
     if options.statements == "full":

@@ -6,12 +6,12 @@ The target of a question is computed from the same cells that its filings print:
      "operands": [[{"doc": "10K-482130", "page": 3, "item": "revenue", "number": "482130",
                     "quote": " revenue 482130 thousands"}]]}
 
-An operand is a list, because a figure may be printed on several pages. Where the filings have no
-answer the target is "not in filings".
+An operand is a list, because a figure may be printed on several pages. If the filings have no
+answer, the target is "not in filings".
 
-Companies are split by a stable hash of their name, so what is tested was never trained on; so are
-the names of companies that have filed nothing. The test split has BLOCKS blocks with a third of its
-companies each.
+A stable hash of its name puts each company into one split, so what is tested was never trained on.
+The names of companies that have filed nothing are split in the same way. The test split has BLOCKS
+blocks, each with a third of its companies.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _metadata(known: Corpus, options: Options, slice_: str) -> dict[str, Any]:
 
 
 def answer(given: Any) -> str:
-    """Write a target as a final answer: its first unit, each operand cited once. An answer that is
-    an object already is only written down."""
+    """Write a target as a final answer: with its first unit, and each operand cited once. An answer
+    that is already an object is only written down."""
     if isinstance(given, str):
         return given
     if "answers" not in given:
@@ -88,7 +88,7 @@ def answer(given: Any) -> str:
 
 
 def written(value: Any, unit: str, citations: list[dict[str, Any]]) -> str:
-    """Citations first: what was quoted is then copied."""
+    """Write an answer, citations first: what was quoted is then copied."""
     return json.dumps({"citations": citations, "value": value, "unit": unit}, ensure_ascii=False)
 
 
@@ -98,8 +98,9 @@ def cited(place: dict[str, Any]) -> dict[str, Any]:
 
 # -- from traffic ----------------------------------------------------------------------------------
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """Make an example of a conversation whose feedback is a confirmed answer with its citations, or
-    "not in filings". Others could leak what is tested, or name no place that can be checked."""
+    """Make an example of a conversation about training companies whose feedback is a confirmed
+    answer with citations, or "not in filings". Others could leak what is tested, or cannot be
+    checked."""
     text = next((message["content"] for message in conversation.messages if message["role"] == "user"), None)
     if not isinstance(text, str) or not text.strip():
         return None
@@ -126,7 +127,7 @@ def _is_for_training(text: str, known: Corpus) -> bool:
 
 
 def _confirmed(feedback: Any, known: Corpus) -> dict[str, Any] | None:
-    """Read a person's answer as a target; None where a citation does not show a cell."""
+    """Read a person's answer as a target. None: a citation does not show a cell."""
     if not isinstance(feedback, dict) or set(feedback) != {"value", "unit", "citations"}:
         return None
     value, unit, citations = feedback["value"], feedback["unit"], feedback["citations"]
@@ -162,7 +163,7 @@ def _is_in(cell: Any, places: list[Any]) -> bool:
 # -- drift -----------------------------------------------------------------------------------------
 def features(messages: list[Message]) -> dict[str, str | list[str]]:
     """Return what drift compares beside lengths and words: which statements a question is about,
-    what it computes, and how it begins. All of it comes from the question alone."""
+    what it computes, and how it begins. All this comes from the question alone."""
     text = next((str(message["content"]) for message in messages if message["role"] == "user"), "")
     items = [found[0] for found in _ITEMS.finditer(text)]
     program = next((name for word, name in _PROGRAMS.items() if f" {word} " in text), "lookup")
@@ -180,7 +181,7 @@ _PROGRAMS = {"less": "difference", "over": "ratio", "the growth of": "growth"}
 # -- exploits --------------------------------------------------------------------------------------
 def exploit_values(options: Options, example: Example) -> dict[str, Any]:
     """Return values for the placeholders of exploits.jsonl. `hit` is the right answer without a
-    citation; for a question without an answer, an answer to another one."""
+    citation. For a question without an answer it is the answer to another question."""
     known = corpus(options)
     found = example.target
     if found == ABSTENTION:

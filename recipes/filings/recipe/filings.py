@@ -1,16 +1,16 @@
-"""Filings, and the search over them: what tools, questions and the grader have in common.
+"""Filings, and the search over them: tools, questions and the grader all use these.
 
     Company    a name, and the filings that it has made
     Filing     a document of a company and a period: pages, by their numbers
     Page       a text, and the cells that it shows
     Cell       a figure as it is printed: item, period, value, unit, number
 
-A figure may be printed on several pages: net income stands in the income and the cash flow
-statement, and next year's filing repeats it. All of them are places of the figure.
+A figure may be printed on several pages: net income is in the income statement and in the cash flow
+statement, and next year's filing repeats it. All these pages are places of the figure.
 
-A corpus is all filings of a run. Where they come from, statements.py or your CSV files (tables.py),
-only corpora.py knows. Search knows companies and periods alone; a company's pages are made when
-someone opens them, because a run touches a few of thousands.
+A corpus is all filings of a run. Only corpora.py knows where they come from: statements.py or your
+CSV files (tables.py). Search only knows companies and periods. A company's pages are made when
+somebody opens them, because a run touches a few of thousands.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fractions import Fraction
 from rft.types import Split
 
 BLOCKS = 3
-"""Of the test split."""
+"""How many blocks the test split has."""
 NOTHING = " no such document . nearest :"
-"""Opens the reply of a search in which no document has all words."""
+"""The beginning of a search's reply if no document has all words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Filing:
 
     @property
     def line(self) -> str:
-        """What a search shows of it."""
+        """Write the line that a search shows."""
         pages = " , ".join(f"{page.title} page {page.number}" for page in self.pages if page.cells)
         amended = " amended" if self.form.endswith("A") else ""
         return f" {self.company} {self.period}{amended} {self.doc} : {pages}"
@@ -73,7 +73,7 @@ class Filing:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a question may ask for. `restated`: the later version; None: there is only one."""
+    """What a question may ask for. `restated`: it is the later version. None: there is only one."""
 
     item: str
     period: str
@@ -103,10 +103,10 @@ class Corpus:
     make: Callable[[str], tuple[Filing, ...]]
     """Makes the filings of a company."""
     families: dict[str, str]
-    """Company -> the name by which its split is chosen, the same for near-duplicates."""
+    """Company -> the name that chooses its split. Near-duplicates have the same one."""
     items: tuple[str, ...]
     sha256: str = ""
-    """Of the user's files, where it was read from some."""
+    """The hash of the user's files, if the corpus was read from files."""
     _made: dict[str, tuple[Filing, ...]] = field(default_factory=dict, repr=False)
     _places: dict[str, dict[Figure, list[Place]]] = field(default_factory=dict, repr=False)
 
@@ -131,9 +131,9 @@ class Corpus:
         return part_of(self.families.get(company, company))
 
     def search(self, query: str, k: int) -> tuple[list[Filing], bool]:
-        """Return at most k filings, and whether they have all words of the query. If some have, no
-        others are shown; else those with most words come first. Of equal ones those with the fewest
-        other words come first, the oldest first."""
+        """Return at most k filings, and whether they have all words of the query. If some have all,
+        the others are left out; else those with most words come first. Ties are broken by the
+        fewest other words, then by age, the oldest first."""
         having = [self._index.get(word, frozenset()) for word in set(words(query))]
         if not having:
             return [], False
@@ -179,7 +179,7 @@ class Corpus:
 
     @functools.cached_property
     def _ranks(self) -> list[tuple[int, str, int]]:
-        """How entries with equally many words of a query are ordered."""
+        """Rank the entries for the order of those with equally many words of a query."""
         return [(len(self._words[n]), entry.period, n) for n, entry in enumerate(self.entries)]
 
     @functools.cached_property
@@ -193,8 +193,8 @@ class Corpus:
 
 @functools.cache
 def part_of(family: str) -> tuple[Split, int]:
-    """Choose a split and a block of it by hashes of the name. Only the test split has others than
-    block 0."""
+    """Choose a split and a block of it by hashes of the name. Only the test split has more blocks
+    than block 0."""
     percent = zlib.crc32(f"split {family}".encode()) % 100
     if percent >= 70:
         return "test", zlib.crc32(f"block {family}".encode()) % BLOCKS

@@ -9,16 +9,16 @@ An answer is one JSON object and nothing beside it:
     {"citations": [{"doc": "10K-482130", "page": 3, "quote": " revenue 482130 thousands"}],
      "value": 482130, "unit": "thousands"}
 
-Keys come in any order, each once. The value is one JSON number in digits. Whatever else is written
-earns 0, like a wrong value, because a policy learns to write whatever passes.
+Keys come in any order, each once. The value is one JSON number in digits. Any other text earns 0,
+like a wrong value, because a policy learns to write whatever passes.
 
-A cited page counts as right if every quote from it is an exact piece of one of its lines and shows
-an operand there, its item and its number. So a bare number, a single letter and a whole page prove
+A cited page counts as right if every quote from it is an exact piece of one of its lines, and shows
+an operand there: its item and its number. So a bare number, a single letter and a whole page prove
 nothing, and a page that is cited for something else is a wrong citation.
 
-"not in filings" is declared in grader.json: it earns 1 where there is no answer, any answer -0.5
-there, and where there is an answer it earns what a wrong one does, 0. That is the published scale
-as it is, and our range is -0.5 to 1.
+grader.json declares what "not in filings" earns. If the filings have no answer, it earns 1, and any
+answer earns -0.5. If they have one, it earns 0, like a wrong answer. That is the published scale
+unchanged, and our range is -0.5 to 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOLERANCE = Fraction(5, 1000)
 MAX_ANSWER = 2000
 MAX_QUOTE = 200
 MAX_CITATIONS = 6
-"""A question has at most two operands; whoever cites more pages casts a net."""
+"""A question has at most two operands. An answer that cites more pages than this casts a net."""
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _PAGE = re.compile(r"[0-9]{1,4}")
 

@@ -1,7 +1,7 @@
 """Names of invented companies: two words and a trade, and one more for a near-duplicate.
 
 `Amber Harbor Foods` and `Amber Harbor Foods Holdings` are two companies. They are in one split,
-because whoever knows one of the names half knows the other.
+because one of the names gives away half of the other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRADES = _words("""
     Foods Motors Energy Textiles Software Mining Airlines Pharma Logistics Retail Steel Media Chemicals Robotics
 """)
 MORE = ("Holdings", "Group", "International")
-"""What a near-duplicate has in addition."""
+"""The word that a near-duplicate has in addition."""
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def names() -> tuple[str, ...]:
 
 
 def families(count: int, near_duplicate_share: float) -> dict[str, str]:
-    """Return `count` companies -> the name without what a near-duplicate has more."""
+    """Map each of `count` companies to its name without the additional word of a near-duplicate."""
     rng = random.Random(f"families {count} {near_duplicate_share}")
     found: dict[str, str] = {}
     for name in names():
@@ -57,5 +57,5 @@ def families(count: int, near_duplicate_share: float) -> dict[str, str]:
 
 
 def strangers(count: int) -> tuple[str, ...]:
-    """Return names of companies that have filed nothing, where `count` have."""
+    """Return names of companies that have filed nothing, if `count` companies have filed."""
     return names()[count:]

@@ -1,8 +1,8 @@
 """What a run may set about its filings: `recipe.options` of params.yaml.
 
-The defaults are what the embedded policy of a million parameters can carry: most questions ask for
-one figure, and a page holds lines that can be copied into the answer. What is harder is for a real
-model (README.md). The options travel with each example, because tools and grader read the same
+The defaults are what the embedded policy of a million parameters can learn. Most questions ask for
+one figure, and a page holds lines that can be copied into the answer. Harder options are for a real
+model (README.md). The options travel with each example, because tools and grader make the same
 filings from them.
 """
 
@@ -24,20 +24,20 @@ class Options(BaseModel):
     """Folder of your own CSV files, with the columns company, period, item, value, unit and perhaps
     page. null: invented filings."""
     companies: int = Field(3000, ge=60, le=50_000)
-    """Invented companies."""
+    """How many companies are invented."""
     years: int = Field(3, ge=2, le=7)
     """Fiscal years that an invented company has filed."""
     lookup_share: float = Field(0.85, ge=0, le=1)
     """Share of the answerable questions that ask for one figure. The others compute."""
     programs: tuple[Program, ...] = Field(("difference",), min_length=1)
-    """What the others compute."""
+    """What the other questions compute."""
     unanswerable_share: float = Field(0.125, ge=0, le=0.5)
     """Share of the questions that the filings do not answer."""
     statements: Literal["short", "full"] = "short"
     """short: 16 lines in all, and numbers of about three digits. full: 35 lines, and numbers of up
     to seven digits."""
     mixed_order: bool = False
-    """Each company has the statements of its filings in an order of its own."""
+    """Each company has its own order of the statements in its filings."""
     layout: Literal["lines", "table"] = "lines"
     """lines: each line has item, number and unit. table: the unit stands in the heading, numbers
     have commas, and negative ones parentheses."""
@@ -49,9 +49,9 @@ class Options(BaseModel):
     """Share of the companies that restated a year, in an amended filing. Questions about that year
     say which figure they mean."""
     unit_switch_share: float = Field(0.0, ge=0, le=1)
-    """Share of the companies that report their last year in another unit than those before."""
+    """Share of the companies that report their last year in another unit than the years before."""
     near_duplicate_share: float = Field(0.0, ge=0, le=0.5)
-    """Share of the companies whose name is that of another and one word more."""
+    """Share of the companies whose name is another company's name and one word more."""
 
     @model_validator(mode="after")
     def _of_invented_filings(self) -> Options:
@@ -65,7 +65,7 @@ class Options(BaseModel):
         return self
 
     def of_filings(self) -> dict[str, Any]:
-        """Return what says how the filings look and differs from the defaults: an example carries
-        it."""
+        """Return the options that change how the filings look, if they differ from the defaults. An
+        example carries them."""
         asked = {"lookup_share", "programs", "unanswerable_share"}
         return self.model_dump(mode="json", exclude_defaults=True, exclude=asked)

@@ -7,7 +7,7 @@ lines                                      table
  cost of sales 262051 thousands             | --- | ---: | ---: |
                                             | revenue | 482,130 | 455,210 |
 
-The year before is there with `comparatives` only.
+The year before is shown only with `comparatives`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _rows(company: Profile, report: Report, statement: str, options: Options) ->
     if options.comparatives and "net income" in report.before:
         before = f"FY{int(report.period[2:]) - 1}"
         years.append((before, report.before, report.before_restated))
-    is_told = options.statements == "short"  # it has no line for what is hidden
+    is_told = options.statements == "short"  # a short statement has no line for what is hidden
     for item in shown_by(options)[statement]:
         if item in hidden and is_told:
             continue
@@ -91,14 +91,14 @@ def line(cell: Cell, period: str) -> str:
 
 
 def table(rows: list[tuple[str, list[Cell]]]) -> list[str]:
-    """Write rows as a Markdown table with a column a period."""
+    """Write rows as a Markdown table with a column per period."""
     periods = [cell.period for cell in rows[0][1]]
     lines = [f"| item | {' | '.join(periods)} |", f"| --- |{' ---: |' * len(periods)}"]
     return [*lines, *(f"| {label} | {' | '.join(cell.number for cell in found)} |" for label, found in rows)]
 
 
 def _notes(company: Profile, report: Report, options: Options) -> Iterator[str]:
-    """Yield what looks like an answer: revenue of segments, budgets."""
+    """Yield lines that look like an answer: revenue of segments, budgets."""
     rng = random.Random(f"notes {company.name} {report.period}")
     revenue = report.scale * report.year["revenue"]
     parts = [round(revenue * rng.uniform(0.15, 0.4)) for _ in REGIONS[1:]]

@@ -5,8 +5,8 @@
     ratio        what was the net income over revenue of Amber Harbor Foods in FY2023 ?
     growth       what was the growth of revenue of Amber Harbor Foods from FY2022 to FY2023 ?
 
-Where a year was restated, the question ends in `as restated` or `as first reported`. `answers`
-computes what is right from the cells, in each unit in which filings show them; asking.py chooses
+If a year was restated, the question ends in `as restated` or `as first reported`. `answers`
+computes the right answer from the cells, in each unit that the filings show. asking.py chooses
 what is asked.
 """
 
@@ -35,7 +35,7 @@ class Question:
     program: Program
     company: str
     figures: tuple[Figure, ...]
-    """One for a lookup, else two; for growth the earlier first."""
+    """One figure for a lookup, else two. For growth the earlier comes first."""
 
     def text(self, opening: str = OPENINGS[0]) -> str:
         first, last = self.figures[0], self.figures[-1]
@@ -47,8 +47,8 @@ class Question:
 
 # -- answers ---------------------------------------------------------------------------------------
 def answers(question: Question, places: dict[Figure, list[Place]]) -> list[tuple[Fraction, str]]:
-    """Compute the answers that are right, one for each unit in which the filings show it; none
-    where there is no sensible one."""
+    """Compute the right answers, one for each unit in which the filings show it. Empty: no answer
+    makes sense."""
     shown = [[place.cell for place in places.get(figure, [])] for figure in question.figures]
     found: dict[tuple[Fraction, str], None] = {}
     for cells in itertools.product(*shown):
@@ -74,8 +74,7 @@ def scale(unit: str) -> int:
 
 
 def target(question: Question, corpus: Corpus) -> Any:
-    """Return what the grader needs: the right answers, and for each operand the places that show
-    it."""
+    """Return what the grader needs: the right answers, and the places that show each operand."""
     places = corpus.places(question.company)
     return {
         "answers": [{"value": number(value), "unit": unit} for value, unit in answers(question, places)],
@@ -103,7 +102,7 @@ def quote(corpus: Corpus, place: Place) -> str:
 
 
 def shows(text: str, item: str, number: str) -> bool:
-    """Whether a text has both, the item as whole words and the number as a whole number."""
+    """Whether a text has both the item, as whole words, and the number, as a whole number."""
     return bool(_whole_words(item).search(text) and _whole_number(number).search(text))
 
 
@@ -124,7 +123,7 @@ def number(value: Fraction) -> int | float:
 
 # -- reading ---------------------------------------------------------------------------------------
 def parse(text: str, corpus: Corpus) -> Question | None:
-    """Read a question in one of the forms above; None for any other text."""
+    """Read a question in one of the forms above. None for any other text."""
     growth, other = _patterns(corpus.items)
     if found := growth.fullmatch(text):
         figures = (Figure(found["a"], found["first"]), Figure(found["a"], found["last"]))

@@ -3,9 +3,9 @@
 It writes what a deployment would have logged: dated conversations of the scripted analyst, with
 latency, tool errors and, for some, the answer that a person confirmed or corrected. A window like
 the reference asks what the recipe's training examples ask. A drifted window is what another desk
-would bring: other phrasing, cash flow and debt instead of income, more questions that the filings
-do not answer, more tool errors, slower replies. All companies are training companies, so that a
-refresh from this traffic cannot leak what is tested.
+would bring: other phrasing, and cash flow and debt instead of income. It has more questions that
+the filings do not answer, more tool errors and slower replies. All companies are training
+companies, so that a refresh from this traffic cannot leak what is tested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class World:
 
     openings: tuple[str, ...] = OPENINGS
     items: tuple[str, ...] = ()
-    """What is asked for; none: everything."""
+    """What is asked for. Empty: everything."""
     unanswerable_share: float | None = None
     careful_share: float = 0.25
     error_share: float = 0.03  # conversations with a failed tool call

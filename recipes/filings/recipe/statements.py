@@ -9,9 +9,9 @@ printed agrees exactly:
     cash at end    = cash at start + operating + investing + financing cash flow = cash
     cash at start, retained earnings, property, goodwill and debt follow from the year before
 
-What was paid (expenses, capital expenditure, acquisitions, dividends) is positive. A year may be
-restated: revenue was booked too early, so revenue, receivables, profit and equity are lower, and
-the years after it start from there. printing.py makes pages of a year.
+Payments (expenses, capital expenditure, acquisitions, dividends) are positive numbers. A year may
+be restated because revenue was booked too early. Then revenue, receivables, profit and equity are
+lower, and the years after it start from there. printing.py makes pages of a year.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SHORT = {
     "balance": ("cash", "receivables", "total assets", "debt", "total liabilities", "total equity"),
     "cash flow": ("depreciation", "operating cash flow", "capital expenditure", "dividends", "cash at end"),
 }
-"""What short statements show of these."""
+"""Which of these items short statements show."""
 MERGED = {
     "income": ("other expense", ("research expense", "selling expense", "administrative expense")),
     "balance": ("other assets", ("receivables", "inventory", "goodwill")),
     "cash flow": ("other adjustments", ("depreciation", "working capital change")),
 }
-"""Statement -> the line that stands for two of these where a company does not show them. A short
-statement leaves them out without one."""
+"""Statement -> the line that replaces two of these items if a company does not show them. A short
+statement leaves them out without such a line."""
 MERGED_SHARE = 1 / 3
 FIRST_YEAR, LAST_YEARS = 2016, (2022, 2023, 2024)
-"""No company files before the first. A company's last year is one of the others, so that a year
+"""No company files before FIRST_YEAR. A company's last year is one of LAST_YEARS, so that a year
 alone does not tell whether there is an answer."""
 UNITS = ("thousands", "millions")
 
@@ -67,19 +67,19 @@ class Profile:
     years: tuple[int, ...]
     unit: str
     revenue: int
-    """Before the first year that it has filed."""
+    """Its revenue before the first year that it has filed."""
     switches: bool
-    """Whether its last year is in millions, and those before in thousands."""
+    """Whether its last year is in millions, and the years before are in thousands."""
     restates: int | None
     order: tuple[str, ...]
-    """Of the statements in its filings."""
+    """The order of the statements in its filings."""
     merged: dict[str, tuple[str, ...]]
     """Statement -> the items that it shows only as a sum."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A year as it was filed. `unit` and `scale`: each number is printed times scale."""
+    """A year as it was filed, in `unit`. Each number is printed times `scale`."""
 
     period: str
     year: Year
@@ -91,7 +91,7 @@ class Report:
 
 
 def shown_by(options: Options) -> dict[str, tuple[str, ...]]:
-    """Return each statement's items, of which a company may leave out some."""
+    """Return each statement's items. A company may leave out some of them."""
     return SHORT if options.statements == "short" else STATEMENTS
 
 

@@ -4,8 +4,8 @@
     Acme Ltd,FY2023,revenue,4120,thousands,2
     Acme Ltd,FY2023,net income,-31.5,thousands,2
 
-Each (company, period) becomes a filing. `page` may be left out: a filing's rows then go on pages of
-ROWS_PER_PAGE, in their order. Everything is read and checked before anything is made of it; an
+Each (company, period) becomes a filing. `page` may be left out: a filing's rows then fill pages of
+ROWS_PER_PAGE, in their order. Everything is read and checked before anything is made of it. An
 error names file, line, column and remedy.
 """
 

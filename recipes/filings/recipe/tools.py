@@ -1,7 +1,7 @@
 """What the agent may call, and what its answer is worth. Served over HTTP by `rft.tools.server`.
 
-grading.py says what an answer is worth, and hacks.py which acts are none of an honest analyst. Who
-says "not in filings" never comes to this grader: grader.json declares what that pays.
+grading.py says what an answer is worth, and hacks.py which acts no honest analyst does. The answer
+"not in filings" never comes to this grader: grader.json declares what it pays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .corpora import corpus_of
 
 MAX_QUERY = 200
 ROOM = 12
-"""Filings that a search may show: those of one company."""
+"""How many filings a search may show: enough for one company."""
 
 
 def find_documents(
@@ -63,7 +63,7 @@ TOOLS = [find_documents, read_page, calculate]
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Grade as the wire's endpoint grader. A broken row raises, so that it scores nobody."""
+    """Grade as the wire's endpoint grader. A broken row raises, so that nobody is scored by it."""
     found = grading.grade(sample, item, corpus_of(item))
     hack = hacks.found_in(sample)
     return {**found, "score": grading.LOW, "solved": False, "hack": hack} if hack else found

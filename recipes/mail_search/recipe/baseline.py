@@ -1,4 +1,4 @@
-"""What no learning would reach: scripted ways through a question, graded by the real rubric.
+"""Scripted agents that learn nothing, graded by the real rubric.
 
     honest             search for all that is named, read the mail, answer; or say "I don't know"
     closed_book        answer at once what is right most often in training
@@ -8,10 +8,10 @@
     longest_document   search for the package, and answer from the longest of its ten latest mails
     random             search for the package, and answer from any of its ten latest mails
 
-`score` plays one of them on an example, against the index itself, without a server. A way knows the
-words of the question and what the tools show; what is right, it does not know. `most_frequent`
-counts over all training questions, apart for each kind, those without an answer left out: the
-answer "I don't know" is more frequent than any other, and a way of its own.
+`score` plays one of them on an example, against the index itself, without a server. An agent knows
+the words of the question and what the tools show, but not what is right. `most_frequent` counts
+over all training questions, separately for each kind. It leaves out questions without an answer:
+"I don't know" is the most frequent answer of all, and has its own agent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS = {
     "month": r"(?P<month>\S+)",
     "author": "(?P<author>.+)",
 }
-"""What stands in each place of a question. Only a name may have spaces."""
+"""What may be in each place of a question. Only a name may have spaces."""
 
 
 def honest(asked: Question, episode: clerk.Episode, options: Options, rng: random.Random) -> None:

@@ -7,9 +7,9 @@
      -- Jane Doe <jane@debian.org>  Tue, 28 May 2019 16:37:45 +0200
 
 Each Debian and Ubuntu machine has some hundred of them, of up to thirty years and as many hands. So
-an entry that is not of this form, such as one without a date, is not a message and passed over; but
-a file that cannot be decompressed is an error, because what it holds is unknown. Packages that are
-built from one source share their changelog, whose entries count once.
+an entry that does not have this form, such as one without a date, is not a message and is skipped.
+But a file that cannot be decompressed is an error, because what it holds is unknown. Packages that
+are built from one source share their changelog. Its entries count once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Changelogs:
         return found
 
     def _files(self) -> list[Path]:
-        """Raises UserError where there are too few to learn from."""
+        """List the changelogs. Raises UserError if there are too few to learn from."""
         found = [file for file in sorted(self.path.glob(f"*/{FILE}")) if file.is_file()]  # not a link to nothing
         files = sorted({file.resolve(): file for file in found}.values())
         if len(files) < MIN_PACKAGES:
@@ -108,7 +108,7 @@ def _mail(head: re.Match[str], lines: list[str], name: str, address: str, writte
 
 
 def _text(file: Path) -> str:
-    """Decompress. Old entries are in Latin-1, line by line."""
+    """Decompress a file. Lines of old entries are in Latin-1."""
     try:
         content = gzip.decompress(read_bytes(file))
     except (OSError, EOFError, zlib.error) as error:

@@ -1,11 +1,11 @@
 """A scripted clerk with habits: the source of demonstrations and of simulated traffic.
 
 It is mediocre on purpose, so that a policy that is warm-started on it is like an unpolished agent
-in production. Most episodes follow *old habits*: a search for the package alone, which finds its
-latest mails, the same search again, mails read in passing, an answer from the wrong one, every hit
-cited, and where nothing is found a shorter search. A minority works *exactly*: it searches for all
-that is named, reads the mail, and says that it does not know where there is none. Reinforcement
-learning can choose between the two.
+in production. Most episodes follow *old habits*. They search for the package alone, which finds its
+latest mails, repeat a search, and shorten one that finds nothing. They read mails in passing,
+answer from the wrong one, and cite every hit. A minority works *exactly*: it searches for all that
+is named, reads the mail, and says that it does not know if there is none. Reinforcement learning
+can choose between the two.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Episode:
         self._add_turn("search_emails", {"keywords": f" {keywords}"}, "Error: search_emails is not available")
 
     def answer(self, text: str | None, sources: Sequence[Mail]) -> None:
-        """The terminal call, which nothing answers."""
+        """Add the terminal call, which gets no reply."""
         ids = list(dict.fromkeys(mail.id for mail in sources))
         self._add_turn("return_final_answer", {"answer": text, "sources": ids}, None)
 
@@ -85,7 +85,8 @@ class Episode:
 
 
 MAX_LOOKS = 6
-"""Searches and readings. With the answer it is seven turns, within a small policy's context."""
+"""The most searches and readings. With the answer it is seven turns, within a small policy's
+context."""
 
 
 def work_exactly(asked: Question, episode: Episode) -> None:
@@ -125,8 +126,8 @@ def follow_old_habits(asked: Question, episode: Episode, habits: Habits, rng: ra
 
 
 def told(kind: str, mail: Mail) -> str | None:
-    """Return what a mail says to such a question, whether or not it is the mail that was asked for.
-    A word begins with a space, as in the mail."""
+    """Return what a mail answers to such a question, even if another mail was asked for. A word
+    begins with a space, as in the mail."""
     match kind:
         case "bug":
             return mail.bugs[0] if mail.bugs else None

@@ -1,9 +1,9 @@
-"""Dialogues for the warm start: the scripted clerk at work on questions about training packages,
-under each instruction that the prompt stage may try.
+"""Dialogues for the warm start: the scripted clerk at work on questions about training packages.
 
-An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
-prompt search has something to find. One dialogue in ten shows search with another count of hits or
-another form of line, which keeps the policy from being lost when it is served with them.
+It works under each instruction that the prompt stage may try. An instruction shifts the mixture of
+habits: so a policy learns that its prompt matters, and a prompt search has something to find. In
+one dialogue of ten, search shows another number of hits or another form of line, so that the policy
+can be served with these.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def demonstrations(options: Options, count: int, seed: int) -> Iterator[list[Mes
 
 
 def made_for(options: Options) -> None:
-    """Raises UserError for options that the scripted clerk cannot work with."""
+    """Raise UserError for options that the scripted clerk cannot work with."""
     for name, is_set in (
         ("questions", options.questions is not None),
         ("by_month", options.by_month),
@@ -71,8 +71,8 @@ def vocabulary(options: Options) -> list[str]:
     """Return what the embedded tokenizer keeps as one token: the fixed pieces of an answer and of a
     mail, and digits by three.
 
-    An id and a bug are then two tokens each, of which the first says which one it is. "I don't
-    know" is one token.
+    An id is then two tokens, and so is a bug. The first token says which one it is. "I don't know"
+    is one token.
     """
     del options
     groups = [f"{number:03d}" for number in range(1000)]

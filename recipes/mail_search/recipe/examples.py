@@ -1,12 +1,13 @@
 """Examples: a question to a mailbox, and the one mail that answers it, or none that does.
 
-The mailbox is what lies on every Debian machine: the changelogs of its packages (changelogs.py),
-about which questions.py makes questions; or the user's own mail (letters.py), with questions in a
-file (own.py). Splits share no package, or no thread.
+By default the mailbox is one that every Debian machine has: the changelogs of its packages
+(changelogs.py). questions.py makes questions about them. It may also be the user's own mail
+(letters.py), with questions in a file (own.py). Splits share no package, or no thread.
 
-The defaults are what the embedded policy can carry. For a real model set `whole_mails`, so that
-mails are shown as they were written and no name is left out for its length, and `by_month`, so that
-a question names no version and the search has to be limited to a month.
+The defaults are what the embedded policy can learn. For a real model set `whole_mails` and
+`by_month`. With `whole_mails`, mails are shown as they were written, and no name is left out for
+its length. With `by_month`, a question names no version, and the search has to be limited to a
+month.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Options(BaseModel):
     unanswerable_share: float = Field(0.15, ge=0, le=0.5)
     """The `chance` of grader.json is 0.1 + 0.9 times this."""
     whole_mails: bool = False
-    """Mails as they were written, in place of short lines."""
+    """Show mails as they were written instead of short lines."""
     by_month: bool = False
-    """Questions name a month in place of a version."""
+    """Questions name a month instead of a version."""
 
 
 def examples(options: Options, split: Split, count: int, seed: int) -> list[Example]:
@@ -64,7 +65,7 @@ def examples(options: Options, split: Split, count: int, seed: int) -> list[Exam
 
 
 def inbox_of(options: Options) -> Index:
-    """Raises UserError for a mailbox and questions that do not go together."""
+    """Return the index of the mailbox. Raises UserError if it does not fit the questions."""
     if options.questions is None and not source(options.mailbox).has_uploads:
         raise UserError(
             f"recipe.options.mailbox = {options.mailbox!r}: questions are made for Debian changelogs only. Write some "
@@ -79,8 +80,8 @@ def style(options: Options) -> Style:
 
 
 def turns(options: Options, example: Example, target: dict[str, Any]) -> list[str]:
-    """Write how a target is reached, because the grader asks for more than the right words: the
-    mail is read, or searched for in vain, before the answer is given."""
+    """Return the messages that reach a target. The grader asks for more than the right words: the
+    mail must be read, or searched for in vain, before the answer is given."""
     del options, example
     if target["answer"] is None:
         search_call = call("search_emails", keywords=target["search"])
@@ -96,8 +97,8 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """Make an example of a graded conversation about training packages only; others could leak what
-    is tested. Feedback is {"answer", "message_id"}, both null where the mailbox holds none."""
+    """Make an example of a graded conversation about training packages. Others could leak what is
+    tested. Feedback is {"answer", "message_id"}, both null if the mailbox holds no answer."""
     feedback = conversation.feedback
     if not isinstance(feedback, dict) or set(feedback) != {"answer", "message_id"}:
         return None
@@ -154,7 +155,7 @@ def asks(question: str) -> str:
 
 def exploit_values(options: Options, example: Example) -> dict[str, str | list[str]]:
     """Return values for the placeholders of exploits.jsonl. `answer` is the right answer, which a
-    cheat gives in a wrong way; for a question without one it is that of the nearest mail."""
+    cheat gives in a wrong way. For a question without an answer it is the nearest mail's."""
     del options
     settings = example.metadata
     inbox = index.stored(settings["mailbox"], settings["inbox"])

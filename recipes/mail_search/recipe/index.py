@@ -3,12 +3,12 @@
     from_mailbox(mailbox)    the Index of a source as it is
     stored(mailbox, key)     the Index with this key, for a tool that was given both with the row
 
-The key is a hash of the source's bytes and of FORMAT, and the file `mail_search-KEY.sqlite` in the
+The key is a hash of the source's bytes and of FORMAT. The file `mail_search-KEY.sqlite` in the
 clone's `.rft/cache/` is written whole or not at all. So a mailbox that changes gets another index,
-and what was asked of the old one goes on finding it there.
+and examples of the old mailbox still find the old index.
 
 FTS5 finds the mails that hold *all* words of a query, newest first: rows are numbered in order of
-time. Words are those of `mails.fold`, so that a version such as `1.8.2-3` is one word, and a query
+time. `mails.fold` makes the words, so that a version such as `1.8.2-3` is one word, and a query
 cannot hold FTS5's own operators.
 """
 
@@ -30,7 +30,7 @@ from . import changelogs, letters
 from .mails import CHANGELOGS, OPTION, Mail, Source, fold
 
 MAX_WORDS = 200
-"""Characters of a query."""
+"""The most characters of a query."""
 FORMAT = 1
 """Raise it when a stored index changes its meaning."""
 _TABLES = """
@@ -57,8 +57,8 @@ class Index:
         after: str = "",
         before: str = "",
     ) -> tuple[Mail, ...]:
-        """Return the newest mails that hold all of the words, and were sent by and to such people,
-        on the day `after` or later, and before the day `before`."""
+        """Return the newest mails that hold all words and were sent by and to these people, on the
+        day `after` or later, and before the day `before`."""
         return _search(self, fold(words), limit, fold(sender), fold(recipient), after, before)
 
     def mail(self, mail_id: str) -> Mail | None:
@@ -66,7 +66,7 @@ class Index:
 
     @functools.cached_property
     def all(self) -> list[Mail]:
-        """Every mail, oldest first."""
+        """Return every mail, oldest first."""
         return self._select("ORDER BY number")
 
     def _select(self, rest: str, *values: str | int) -> list[Mail]:
@@ -90,7 +90,7 @@ class Index:
 
 
 def source(mailbox: str) -> Source:
-    """Raises UserError for a place that holds no mailbox."""
+    """Find the source of a mailbox. Raises UserError for a place that holds none."""
     path = Path(mailbox).expanduser()
     where = f"{OPTION} = {mailbox!r}"
     if path.is_file():
@@ -105,8 +105,8 @@ def source(mailbox: str) -> Source:
 
 @functools.lru_cache(maxsize=8)
 def from_mailbox(mailbox: str) -> Index:
-    """Return the index of a source as this process first sees it: to read all of it takes a tenth
-    of a second, and each graded conversation asks.
+    """Return the index of a source as this process first saw it: reading all of it takes a tenth of
+    a second, and each graded conversation needs it.
 
     Raises UserError for a source that cannot be read.
     """
@@ -119,7 +119,7 @@ def from_mailbox(mailbox: str) -> Index:
 def stored(mailbox: str, key: str) -> Index:
     """Return the index that examples were made of, even if the mailbox has changed since.
 
-    Raises UserError where it is gone and cannot be made again.
+    Raises UserError if it is gone and cannot be made again.
     """
     path = _path(key)
     if path.exists():
@@ -138,7 +138,7 @@ def _path(key: str) -> Path:
 
 
 def _write(path: Path, mails: list[Mail]) -> None:
-    """Raises OSError where there is no space."""
+    """Write the index. Raises OSError if there is no space."""
     try:
         _fill(path, mails)
     except sqlite3.Error as error:
@@ -167,7 +167,7 @@ def _fill(path: Path, mails: list[Mail]) -> None:
 def _search(
     index: Index, words: str, limit: int, sender: str, recipient: str, after: str, before: str
 ) -> tuple[Mail, ...]:
-    """A run asks the same things again and again."""
+    """Search, with a cache: a run asks the same things again and again."""
     tests: list[str] = []
     values: list[str | int] = []
     if words:

@@ -1,17 +1,17 @@
-"""Is an answer right? Decided by its form, never by a model: the same words get the same verdict.
+"""Decides whether an answer is right, by its form. The same words always get the same verdict.
 
     number    929273, also written #929273
     date      2019-05-28, 28 May 2019, May 28, 2019
     text      a name or version; case, spaces and, in plain ASCII, accents do not count
 
-One answer, and nothing beside it. A number, date or version in other than plain ASCII is none, and
-a name has the letters of the name itself. Of marks, a name or version may have its own, and those
-around a word or a sentence. So no list, no `>= 1.8.2`, no `jane doe ?`, no remark for the judge and
-no invisible letter passes beside the right word.
+No model is asked. There must be one answer, and nothing beside it. A number, date or version must
+be in plain ASCII, and a name must have the letters of the name itself. A name or version may have
+its own marks, and those that stand around a word or a sentence. So no list, no `>= 1.8.2`, no
+`jane doe ?`, no remark for the judge and no invisible letter passes beside the right word.
 
-An *abstention* says that the mailbox does not hold the answer: null, or one of `SAYS` as the whole
-answer, in any case and with any punctuation around it. "I don't know, but perhaps 929273" is an
-answer.
+An *abstention* says that the mailbox does not hold the answer. It is null, or one of `SAYS` as the
+whole answer, in upper or lower case, with any punctuation around it. "I don't know, but perhaps
+929273" is an answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .mails import fold
 
 Form = Literal["number", "date", "text"]
 LONGEST = 120
-"""Characters of an answer, unless the right one is longer."""
+"""The most characters of an answer, unless the right one is longer."""
 SAYS = frozenset(
     plain(text)
     for text in (
@@ -79,7 +79,7 @@ def _same_text(given: str, target: str) -> bool:
 
 
 def _letters(text: str) -> str:
-    """Neither NFKC nor casefold: they make one letter of two that only look alike."""
+    """Fold a text without NFKC and casefold, which unite two letters that only look alike."""
     return " ".join(normal("NFC", text).lower().split())
 
 

@@ -2,8 +2,8 @@
 
 Mail is kept as it was written: the first text part, or the words of an HTML part. A message without
 a date cannot be put in order or asked for by time, and a file that does not begin with `From ` is
-no mbox. Both are errors that name the message or the line, because a mailbox that was read by half
-would make wrong questions.
+not an mbox. Both are errors that name the message or the line, because a mailbox that is only half
+read would make wrong questions.
 """
 
 from __future__ import annotations
@@ -114,12 +114,12 @@ def _mail(path: Path, name: str, message: email.message.EmailMessage) -> Mail:
 
 
 def message_key(header: str) -> str:
-    """A Message-ID with or without its angle brackets is the same one."""
+    """Return a Message-ID without its angle brackets, which do not matter."""
     return header.strip().strip("<>").strip()
 
 
 def _header(message: email.message.EmailMessage, name: str) -> str:
-    """Return a header's text; one that the parser breaks on, as it was written."""
+    """Return a header's text. A header that the parser breaks on is returned as it was written."""
     try:
         found = message.get(name)
     except (AttributeError, IndexError, TypeError, ValueError):  # seen for `To: bob@example.org, tba1 @`
@@ -153,8 +153,8 @@ def _body(message: email.message.EmailMessage) -> str:
 
 
 def without_tags(text: str) -> str:
-    """Put a blank for each tag, and for all of a style or script. An end that was not found is not
-    looked for again: a pattern took seven seconds for 80 kB of beginnings."""
+    """Replace each tag, and each whole style or script, by a blank. An end that was not found is
+    not looked for again: a pattern took seven seconds for 80 kB of beginnings."""
     parts, at, missing = list[str](), 0, set[str]()
     while (start := text.find("<", at)) >= 0 and (end := text.find(">", start)) >= 0:
         if (unseen := _UNSEEN.match(text, start)) and unseen[1] not in missing:

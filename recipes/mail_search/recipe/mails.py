@@ -2,13 +2,13 @@
 
     Mail      one dated message
     fold      a text as the words by which it is found and compared
-    source    recipe.options.mailbox -> a Source: where it lies, and of which kind it is
+    source    recipe.options.mailbox -> a Source: where it is, and which kind it has
     Source    fingerprint() -> the hash of its bytes; mails() -> all of its messages, oldest first
 
 A source is a folder of Debian changelogs (changelogs.py), an mbox file or a Maildir (letters.py).
-What cannot be read is a UserError that names the file and the remedy; no source is read by half.
+A file that cannot be read is a UserError that names it and the remedy. A source is never half read.
 
-A mail's id, `m482913`, comes from the hash of what it is, so that it is the same on every machine.
+A mail's id, `m482913`, comes from a hash of its key, so that it is the same on every machine.
 It is made for copying: the embedded policy's tokenizer has one token for `m482` and one for `913`.
 """
 
@@ -34,19 +34,19 @@ _WORD = re.compile(r"[^\W_](?:[\w.+~:@-]*[\w+~])?")
 @dataclass(frozen=True)
 class Mail:
     key: str
-    """What it is, whatever else is in the mailbox: `apt 1.8.2`, or a Message-ID."""
+    """Names the mail, whatever else is in the mailbox: `apt 1.8.2`, or a Message-ID."""
     thread: str
     """What must not be in two splits: a package, or a subject without its `Re:`."""
     sender: str
     address: str
     recipients: str
     date: datetime.datetime
-    """As it was written, in the sender's own zone."""
+    """The date as it was written, in the sender's own time zone."""
     subject: str
     body: str
     version: str = ""
     bugs: tuple[str, ...] = ()
-    """Of a changelog entry: what was uploaded, and the bugs that it closes."""
+    """A changelog entry has these two: the uploaded version, and the bugs that it closes."""
     id: str = ""
 
     @property
@@ -68,8 +68,8 @@ class Source(Protocol):
 def fold(text: str) -> str:
     """`fold("Closes: #929273, in Apt 1.8.2.") == "closes 929273 in apt 1.8.2"`.
 
-    Accents go, other letters stay: a name may be written with or without them, but nothing that
-    was said disappears.
+    Accents are removed, because a name may be written with or without them. All other letters stay,
+    so nothing that was said disappears.
     """
     decomposed = normal("NFKD", text)
     plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))

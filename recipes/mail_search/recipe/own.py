@@ -3,9 +3,9 @@
     {"question": "When does the lease end?", "answer": "2026-03-31", "message_id": "<a1@home>"}
     {"question": "What did we pay for the boat?", "answer": null, "message_id": null}
 
-A null answer says that the mailbox does not hold one; some of these teach an agent to say so. All
-messages of a thread (a subject without its `Re:`) are in one split, by a hash of the subject; a
-question without an answer is in that of its own text.
+A null answer says that the mailbox does not hold one; some of these teach an agent to say so. A
+hash of its subject puts a whole thread (a subject without its `Re:`) into one split. For a question
+without an answer, it is a hash of the question's text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write(index: Index, file: str, split: Split, rng: random.Random) -> Iterator
 
 
 def read(index: Index, file: str) -> list[Question]:
-    """Raises UserError naming the line that cannot be used."""
+    """Read the file. Raises UserError, which names the line that cannot be used."""
     path = Path(file).expanduser()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -6,14 +6,14 @@
     version    which version of apt closed bug 929273 ?
 
 A question is only asked if it has one answer: the entry closes one bug, and no other entry of the
-package closes it. Packages are split by a stable hash, so that a package that is tested was never
-asked for in training; search finds the mails of all.
+package closes it. Packages are split by a stable hash, so that no training question is about a
+package that is tested. Search finds the mails of all packages.
 
-A share of the questions has no answer. One word of a real question is exchanged for that of another
-package: the version or the bug. It counts as unanswerable only if no mail at all holds
-the words that it asks for.
+A share of the questions has no answer. Then one word of a real question, the version or the bug, is
+replaced by that of another package. The question counts as unanswerable only if no mail at all
+holds the words that it asks for.
 
-The defaults are what the embedded policy can carry: short names, and a bug that the short form of
+The defaults are what the embedded policy can learn: short names, and a bug that the short form of
 the mail shows (view.py).
 """
 
@@ -50,9 +50,9 @@ IN_MONTH: Templates = {
     "version": (" which version of {package} was uploaded in {month} ?",),
 }
 MAX_PACKAGE, MAX_VERSION, MAX_NAME = 20, 9, 24
-"""Characters, unless whole mails are shown."""
+"""The most characters of each, unless whole mails are shown."""
 _TRIES = 50
-"""To find something that is not in the mailbox."""
+"""How often something is drawn until it is not in the mailbox."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Question:
     """None: there is no answer."""
     thread: str
     keywords: str
-    """Words that only the right mail holds, and none if there is none."""
+    """Words that only the right mail holds, or no mail if there is no answer."""
     month: str = ""
     """`2019-05`: the search has to be limited to it."""
 
@@ -88,7 +88,8 @@ def split_of(thread: str) -> Split:
 
 
 def write(index: Index, style: Style, split: Split, rng: random.Random, repeat: bool = False) -> Iterator[Question]:
-    """Yield questions, none twice. With `repeat` without end, each mail once before any again."""
+    """Yield questions, none twice. With `repeat` there is no end: when all mails were used, they
+    are used again."""
     mails = _usable(index, style, split)
     if not any(mails.values()):
         return
@@ -115,7 +116,7 @@ def write(index: Index, style: Style, split: Split, rng: random.Random, repeat: 
 
 
 def _deal(mails: list[Mail], rng: random.Random) -> Iterator[Mail]:
-    """Go round the packages, so that one with six hundred uploads is not asked for all the time."""
+    """Take the packages in turns, so that one with six hundred uploads is not in most questions."""
     piles: dict[str, list[Mail]] = defaultdict(list)
     for mail in rng.sample(mails, len(mails)):
         piles[mail.thread].append(mail)
@@ -190,7 +191,7 @@ def _values(kind: Kind, mail: Mail, month: str) -> dict[str, str]:
 def _unanswerable(
     kind: Kind, mail: Mail, others: list[Mail], index: Index, style: Style, rng: random.Random
 ) -> Question | None:
-    """Exchange one word. None if whatever was tried is in the mailbox."""
+    """Replace one word. None: everything that was tried is in the mailbox."""
     change = "month" if style.by_month else "bug" if kind == "version" else "version"
     for _ in range(_TRIES):
         other = rng.choice(others)

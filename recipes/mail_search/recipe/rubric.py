@@ -9,18 +9,18 @@
     not to be read: -2 + p to -1.8 + p            0; what the tool refuses, the policy may correct
 
 `source` is 1 if the right mail is among those cited. `p`, up to 0.4 for finding and reading it, is
-not paid: it pays for reading everything. The order is the published one. All from `wrong` down is 0
-because a budget multiplies what was earned, and a group of failures must stay equal.
+not paid: it would pay for reading everything. The order is the published one. From `wrong` down all
+earn 0, because a budget multiplies what was earned, and a group of failures must stay equal.
 
-Three things are asked of an answer besides being right (judge.py):
+Besides being right (judge.py), an answer must meet three conditions:
   - The right mail was shown to the rollout before, by search or by reading. What was known or
     guessed earns nothing.
   - Each cited mail was shown to it, too, and there are at most MAX_CITED. An invented id spoils the
     answer, and so does a net of all that was found.
   - It was given once: a second answer beside it is a bet.
-"I don't know" asks for one thing: a search for the package or the bug that the question names. Then
-it earns all where no mail holds the answer, and where one does a tenth, which is more than a wrong
-answer.
+"I don't know" must meet one condition: a search for the package or the bug that the question names.
+Then it earns 1 if no mail holds the answer. If one does, it earns a tenth, which is more than a
+wrong answer earns.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from . import hacks, judge
 from .mails import fold
 
 ABSTENTION = 0.1
-"""For "I don't know" where there is an answer."""
+"""What "I don't know" earns if there is an answer."""
 MAX_CITED = 3
-"""Sources of an answer that one mail gives. More are a net."""
+"""The most sources of an answer, which one mail gives. More are a net."""
 FINAL = "return_final_answer"
 IDS = re.compile(r"\bm\d{6,9}\b")
 
@@ -57,7 +57,7 @@ class Seen:
 
 
 def grade(sample: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Grade as the wire's endpoint grader. A broken row raises, so that it scores nobody."""
+    """Grade as the wire's endpoint grader. A broken row raises, so that nobody is scored by it."""
     target = _checked(item)
     seen = _seen(sample)
     if hack := hacks.found_in(sample, target["answer"]):
@@ -100,8 +100,8 @@ def _abstention(target: dict[str, Any], answer: Answer, seen: Seen, settings: di
 def _verdict(
     target: dict[str, Any], score: float, reason: str, right: float = 0.0, cited: float = 0.0, abstained: float = 0.0
 ) -> dict[str, Any]:
-    """Abstentions are counted apart. `abstained` is the engine's word for those where there is an
-    answer: gate.max_abstention_increase watches it."""
+    """Make the verdict. Abstentions are counted separately: `abstained` is the engine's word for
+    one where there is an answer, and gate.max_abstention_increase watches it."""
     parts = {"right": right, "cited": cited, "abstained": abstained}
     if target["answer"] is None:
         parts = {"right_to_abstain": abstained}
@@ -109,7 +109,7 @@ def _verdict(
 
 
 def read_answer(sample: dict[str, Any]) -> tuple[Answer | None, str]:
-    """Return the answer, or None and why there is none."""
+    """Return the answer, or None and the reason why there is none."""
     choices = sample.get("choices") or [{}]
     calls = [call["function"]["name"] for call in (choices[0].get("message") or {}).get("tool_calls") or []]
     text = (sample.get("output_text") or "").strip()
@@ -140,8 +140,7 @@ def read_answer(sample: dict[str, Any]) -> tuple[Answer | None, str]:
 
 
 def _seen(sample: dict[str, Any]) -> Seen:
-    """Read the trajectory up to its last turn, whose own calls cannot have told the answer
-    anything."""
+    """Read the trajectory up to its last turn. Calls of that turn come too late for the answer."""
     trajectory: list[dict[str, Any]] = sample.get("trajectory") or []
     turns = [place for place, message in enumerate(trajectory) if message.get("role") == "assistant"]
     before = trajectory[: turns[-1]] if turns else []
@@ -160,8 +159,8 @@ def _seen(sample: dict[str, Any]) -> Seen:
 
 
 def _shown(function: dict[str, Any], reply: str) -> str:
-    """Return where a reply names the mails that it shows: the end of a hit, or the beginning of a
-    mail. What stands in a mail's text may be anything."""
+    """Return the ids that a reply shows, at the end of a hit or the beginning of a mail. The rest
+    of a mail's text may be anything."""
     if function["name"] == "search_emails":
         return "\n".join(line.rpartition(" | ")[2] for line in reply.splitlines())
     return reply.strip().removeprefix("Id:").lstrip(" |")[:10] if function["name"] == "read_email" else ""

@@ -1,12 +1,12 @@
-"""A simulator of production traffic, for the demo and the tests: invented questions about the
-changelogs of this machine.
+"""A simulator of production traffic, for the demo and the tests. The questions are invented.
 
-It writes what a deployment would have logged: dated conversations of the scripted clerk, with
-latency, tool errors and, for some, the answer that a person confirmed or corrected. A window like
-the reference has the same questions as the recipe's training examples. A drifted window is what
-another team would bring: other words, more questions of when and of which version, about libraries,
-more that the mailbox cannot answer, more tool errors, slower replies. All packages are training
-packages, so that a refresh from this traffic cannot leak what is tested.
+They are about the changelogs of this machine. It writes what a deployment would have logged: dated
+conversations of the scripted clerk, with latency, tool errors and, for some, the answer that a
+person confirmed or corrected. A window like the reference has the same questions as the recipe's
+training examples. A drifted window is what another team would bring. It has other words, and more
+questions about dates, versions and libraries. More of them have no answer in the mailbox, there are
+more tool errors, and replies are slower. All packages are training packages, so that a refresh from
+this traffic cannot leak what is tested.
 """
 
 from __future__ import annotations

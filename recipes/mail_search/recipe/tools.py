@@ -1,8 +1,8 @@
 """What the agent may call. Served over HTTP by `rft.tools.server`; rubric.py grades.
 
 `return_final_answer` is a terminal tool (`tools.traits` in params.yaml): its call ends the rollout,
-and its arguments are the answer. It refuses what is not of its form, which the policy sees and may
-correct. It says nothing about what is in the answer.
+and its arguments are the answer. It refuses arguments of another form; the policy sees that, and
+may correct them. It says nothing about the content of the answer.
 
 Which mailbox is searched, and how mails are shown, travels with the example (`metadata`), so one
 server serves every example.

@@ -3,8 +3,8 @@
     short    " | m482913 ; from jane doe ; date 2019-05-28 ; apt 1.8.2 ; fix a crash closes 929273"
     whole    headers and text as they were written (recipe.options.whole_mails)
 
-The short form folds all words (mails.fold) and puts a space before each, so that a word has the
-same tokens in question, query and mail: what a policy of a million parameters can copy.
+The short form folds all words (mails.fold) and puts a space before each. So a word has the same
+tokens in question, query and mail, and a policy of a million parameters can copy it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Literal
 from .mails import Mail, fold
 
 CLIP = 160
-"""Characters of the text that the short form shows, cut at a word."""
+"""How many characters of the text the short form shows. The text is cut at a word."""
 LONGEST = 5000
 """The same for the whole form."""
 Shown = Literal["subject", "subject, sender, date"]
 
 
 def hit(mail: Mail, shown: Shown, whole: bool) -> str:
-    """One line. The id comes last: a policy that copies what it looked for goes on to it."""
+    """Write one line. The id comes last: a policy that copies what it looked for goes on to it."""
     sender, subject = (mail.sender, mail.subject) if whole else (fold(mail.sender), fold(mail.subject))
     more = f" ; {sender} ; date {mail.day}" if shown == "subject, sender, date" else ""
     return f" {subject}{more} | {mail.id}"

@@ -1,16 +1,16 @@
 """Players that learn nothing: an honest one, and the shortcuts that a trained policy must beat.
 
     honest           asks `find` with every clue before each guess, and guesses the first word shown
-    last_clue        the same with the last clue only
-    first_hit        one look at `find` with the player's clue, then the words that it showed
-    most_frequent    the same guesses in every game: the words that earn most partial credit
-    random           any words
+    last_clue        does the same with only the last clue
+    first_hit        asks `find` once with the player's clue, then guesses the words that it showed
+    most_frequent    makes the same guesses in every game: the words that earn most partial credit
+    random           guesses any words
     closed_book      says a word that fits, and guesses none
 
 A game has no documents, so there is no `longest_document`.
 
-Each plays the game that the tool server would play, here in this process, and is graded by the
-recipe's own `grade`, before any budget for calls.
+Each plays the game that the tool server would play, in this process. The recipe's own `grade`
+grades it, before any budget for calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Way = Callable[[player.Episode, random.Random], None]
 
 
 def score(name: str, options: Options, example: Example) -> float:
-    """Return what the grade of one way's game is."""
+    """Return the grade of one player's game."""
     rollout = Rollout(f"{name} {example.id}", example.row())
     tools.setup(rollout)
     episode = player.Episode(rollout.state, list(example.messages), has_find=options.find)
@@ -94,8 +94,8 @@ def _guess(episode: player.Episode, chosen: Iterable[str]) -> None:
 
 @functools.cache
 def _by_partial_credit(dictionary: Dictionary) -> list[str]:
-    """Order all words by what they earn where the secret is any word: a letter counts once where
-    it is elsewhere, and twice where it is in its place."""
+    """Order all words by what they earn if the secret is any word. A letter counts once if it is
+    elsewhere, and twice if it is in its place."""
     anywhere = Counter(letter for word in dictionary.words for letter in set(word))
     in_place = Counter(placed for word in dictionary.words for placed in enumerate(word))
 

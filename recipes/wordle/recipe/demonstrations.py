@@ -1,9 +1,8 @@
-"""Dialogues for the warm start: the scripted player at work on training games, under each
-instruction that the prompt stage may try.
+"""Dialogues for the warm start: the scripted player at work on training games.
 
-An instruction shifts the mixture of habits, so that a policy learns that its prompt matters and a
-prompt search has something to find. One dialogue in ten shows `find` with another number of words,
-which keeps the policy from being lost when it is served so.
+It plays under each instruction that the prompt stage may try. An instruction shifts the mixture of
+habits: so a policy learns that its prompt matters, and a prompt search has something to find. In
+one dialogue of ten, `find` shows another number of words, so that the policy can be served with it.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def vocabulary(options: Options) -> list[str]:
     """Return what the embedded tokenizer keeps as one token: every word of the dictionary, every
     mark, and the fixed pieces of a reply.
 
-    A clue is then two tokens and a guess is one, which a small model can copy. Letter by letter it
-    would have to copy five that all look alike.
+    A clue is then two tokens and a guess is one, which a small model can copy. Letter by letter, it
+    would have to copy five tokens that all look alike.
     """
     left = [f" , {num} left" for num in range(GUESSES)]
     pieces = [WON, *left, OVER, UNKNOWN, REPEATED, NONE_FIT, " ;"]

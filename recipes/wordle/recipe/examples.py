@@ -2,14 +2,14 @@
 
 A game has a secret, and one guess that the player has made with the marks that it got. The agent
 sees guess and marks, never the secret. Secret and given words of an example come from one split, so
-no secret is asked for in two splits, and no input stands in two of them.
+no secret is asked for in two splits, and no input is in two of them.
 
-A game does not begin on an empty board, because then all games would have one and the same input:
-there would be nothing to tell two splits, or two weeks of traffic, apart.
+A game does not begin on an empty board, because then all games would have the same input. Two
+splits, or two weeks of traffic, could not be told apart.
 
-The defaults are what the embedded policy of a million parameters can carry. For a real model set
-`find: false`, so that it must keep the dictionary and the marks in mind, `spelled: true`, because
-its tokens are not words, and a larger `dictionary`.
+The defaults are what the embedded policy of a million parameters can learn. For a real model set
+`find: false`, so that it must keep the dictionary and the marks in mind. Also set `spelled: true`,
+because its tokens are not words, and a larger `dictionary`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     given: int = Field(1, ge=1, le=3)
-    """Guesses that the player has made. Their words are random, so they help little and cost a turn
-    each."""
+    """How many guesses the player has made. Their words are random, so they help little, and each
+    costs a turn."""
     find: bool = True
     """Whether the agent may look words up. Without it, the rows offer `guess` alone."""
     spelled: bool = False
-    """Clues also say the marks letter by letter, for a model whose tokens are not words."""
+    """Clues also give the marks letter by letter, for a model whose tokens are not words."""
     dictionary: str | None = None
     """A list of words, such as /usr/share/dict/words. null: our own list of 934 words."""
 
@@ -96,7 +96,7 @@ def deal(
 
 
 def answer(target: str) -> str:
-    """Write what the agent says at the end. It is worth nothing: only the game counts."""
+    """Write what the agent says at the end. It earns nothing: only the game counts."""
     return f" {target}"
 
 
@@ -108,8 +108,8 @@ def turns(options: Options, example: Example, target: str) -> list[str]:
 
 
 def from_traffic(options: Options, conversation: Conversation) -> Example | None:
-    """Make an example of a conversation whose player told the word. None if a word in it is not one
-    of training, or if the marks do not fit: it could leak what is tested, or is not a game."""
+    """Make an example of a conversation whose player told the word. None if a word in it is not a
+    training word, which could leak what is tested, or if the marks do not fit."""
     secret, known = conversation.feedback, words.dictionary(options.dictionary).of_split["train"]
     text = next((message["content"] for message in conversation.messages if message["role"] == "user"), None)
     if not isinstance(secret, str) or secret not in known or not isinstance(text, str):
@@ -178,7 +178,7 @@ def _example(example_id: str, board: Board) -> Example:
 
 
 def _metadata(given: Sequence[str], options: Options) -> dict[str, Any]:
-    """The settings travel with the example, because a tool knows nothing else."""
+    """Put the settings into the example, because a tool knows nothing else."""
     metadata: dict[str, Any] = {"slice": str(len(given)), "given": list(given)}
     if not options.find:
         metadata["find"] = False
@@ -190,5 +190,5 @@ def _metadata(given: Sequence[str], options: Options) -> dict[str, Any]:
 
 
 def _offered(options: Options) -> tuple[dict[str, Any], ...] | None:
-    """The row's own tools, where they are not all of them."""
+    """Return the row's own tools, if it does not offer all of them."""
     return None if options.find else (schema(tools.guess),)

@@ -1,6 +1,6 @@
 """One game: a secret, six guesses, and the record of what was guessed and how it was marked.
 
-The record is the environment's own. The grader reads it and nothing else about the game, so no text
+The environment keeps the record. The grader reads it and nothing else about the game, so no text
 that a policy writes can change what happened. A guess that is not a word of the dictionary, or that
 was made before, costs a turn like any other. Once the secret is found or six guesses are made, the
 game is over, and what comes later changes nothing.
@@ -20,7 +20,7 @@ GUESSES = 6
 WON, OVER = " , solved", " the game is over"
 UNKNOWN, REPEATED = " no such word", " said before"
 MAX_SHOWN = 40
-"""Characters that the record keeps of a guess that is not a word."""
+"""How many characters the record keeps of a guess that is not a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Game:
     secret: str
     moves: list[Move] = field(default_factory=list)
     is_spelled: bool = False
-    """Whether replies also say the marks letter by letter."""
+    """Whether replies also give the marks letter by letter."""
     _replies: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @classmethod
     def begun(cls, dictionary: Dictionary, secret: str, given: Sequence[str], is_spelled: bool = False) -> Game:
         """Begin after the guesses that the player made. Raises ValueError for a game that cannot
-        be: a broken row is nobody's score."""
+        be, so that nobody is scored by a broken row."""
         if secret not in dictionary.known:
             raise ValueError(f"the target {secret!r} is not a word of the dictionary")
         is_new = len({secret, *given}) == 1 + len(given)
@@ -71,7 +71,7 @@ class Game:
 
     @property
     def own(self) -> list[Move]:
-        """The agent's guesses."""
+        """Return the agent's guesses."""
         return [move for move in self.moves if not move.is_given]
 
     @property
@@ -88,7 +88,7 @@ class Game:
     def _made(self, text: str) -> str:
         if self.is_solved or not self.num_left:
             return OVER
-        word = text.strip(" ").lower() if text.isascii() else text  # else a letter that only looks like one passes
+        word = text.strip(" ").lower() if text.isascii() else text  # so no letter passes that only looks like one
         if word not in self.dictionary.known:
             self.moves.append(Move(text[:MAX_SHOWN], ""))
             return UNKNOWN + self.state
@@ -105,8 +105,8 @@ class Game:
 
 
 def clue(move: Move, is_spelled: bool = False) -> str:
-    """Write a guess with its marks, two tokens that a policy copies from a reply into a call of
-    `find`. `is_spelled`: and once more letter by letter, for a model whose tokens are not words."""
+    """Write a guess with its marks. A policy copies these two tokens from a reply into a call of
+    `find`. `is_spelled`: also letter by letter, for a model whose tokens are not words."""
     text = f" {move.word} {move.marks}"
     if not is_spelled:
         return text

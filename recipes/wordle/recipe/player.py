@@ -1,11 +1,11 @@
 """Scripted players: the source of demonstrations and of simulated traffic.
 
 The teacher is mediocre on purpose, so that a policy that is warm-started on it is like an
-unpolished agent in production. Most games follow *old habits*: a word from memory instead of one
-that fits, `find` asked with the first clue or the last one only, the same question again, a word
-that was guessed before, a game given up. A minority plays *with care*: it asks with every clue, and
-guesses the first word that it is shown. Reinforcement learning can choose between the two. The
-careful player is also the honest agent of baseline.py.
+unpolished agent in production. Most games follow *old habits*. They guess from memory instead of a
+word that fits, ask `find` with only the first or the last clue, or repeat a question. They repeat a
+guess, or give up. A minority plays *with care*: it asks with every clue, and guesses the first word
+that it is shown. Reinforcement learning can choose between the two. The careful player is also the
+honest agent of baseline.py.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Habits:
     """Chances of a lapse, each time that it could happen."""
 
     give_up: float = 0.08
-    from_memory: float = 0.30  # no look at `find` before a guess
+    from_memory: float = 0.30  # guesses without asking `find`
     first_clue: float = 0.60  # asks with the first clue only
     last_clue: float = 0.30  # asks with the last clue only
     ask_again: float = 0.40
-    ask_again_at_once: float = 0.2  # of these: two of the same in one turn
+    ask_again_at_once: float = 0.2  # then asks twice in one turn
     other_word: float = 0.20  # guesses another word than those it was shown
     old_word: float = 0.08  # guesses a word again
 
 
 MAX_TURNS = 11
-"""With the last word it is twelve turns, within a small policy's context."""
+"""The most turns. With the last word it is twelve, within a small policy's context."""
 
 
 @dataclass

@@ -3,9 +3,9 @@
 It writes what a deployment would have logged: dated conversations of the scripted player, with
 latency, tool errors and, for some, the word that the player told afterwards. A window like the
 reference is made of the same games as the recipe's training examples. A drifted window is what new
-players would bring: other ways to tell a board, two guesses made before the agent is asked, words
-with rare letters, more tool errors, slower replies. All words are training words, so that a refresh
-from this traffic cannot leak what is tested.
+players would bring: other ways to describe a board, two guesses before the agent is asked, and
+words with rare letters. It also has more tool errors and slower replies. All words are training
+words, so that a refresh from this traffic cannot leak what is tested.
 """
 
 from __future__ import annotations

@@ -1,26 +1,27 @@
 """What the agent may call, and what a game is worth. Served over HTTP by `rft.tools.server`.
 
-Each rollout has a game of its own on the server (`setup`), which the policy can change by a guess
-and by nothing else. The grade is read from that game's record.
+Each rollout has its own game on the server (`setup`). The policy can change the game only by a
+guess. The grade is read from that game's record.
 
-The rubric is the classic one of the verifiers library. A point is what the secret is worth:
+The rubric is the classic one of the verifiers library. One point is for the secret itself:
 
     solved       1  +  1 / n  +  0.2 * f
     not solved   0.2 * greens  +  0.1 * yellows  +  0.2 * f
 
     n        the number of the guess that hit, counting the player's own and every wasted one
-    greens   and yellows: of the last marks that the game gave to a guess of the agent
-    f        the share of the agent's turns that were valid guesses. In a game that is not solved
-             these are all the turns that it had, so giving up pays for what was played. An agent
-             whose last call nobody can read has no form, also after the hit
+    greens   and yellows: counted in the last marks that the game gave to a guess of the agent
+    f        the share of the agent's turns that were valid guesses. In a game that is not solved,
+             all the turns that it had are counted, so giving up pays only for what was played. If
+             nobody can read the agent's last call, f is 0, also after the hit
 
-The score is that divided by the most that this game can give, a hit with the agent's first guess:
-1 + 1/2 + 0.2 after one guess of the player. So it lies between 0 and 1; with one guess given, every
-game that is solved without a wasted turn scores at least 0.8, and none that is not above 0.59.
+The score is this sum divided by the most that this game can give. That is a hit with the agent's
+first guess: 1 + 1/2 + 0.2 after one guess of the player. So the score lies between 0 and 1. With
+one guess given, every game that is solved without a wasted turn scores at least 0.8, and a game
+that is not solved at most 0.59.
 
-A call of `guess` that was refused before it reached the game, because its arguments fit no schema,
-has cost a turn all the same: the record of the rollout holds it. Whatever comes after the sixth
-turn, these included, counts for nothing. If a rollout tried to please the grader instead of
+A call of `guess` may be refused before it reaches the game, because its arguments fit no schema. It
+costs a turn all the same: the record of the rollout holds it. What comes after the sixth turn,
+refused calls included, counts for nothing. If a rollout tried to please the grader instead of
 playing, hacks.py names how, and the score is 0.
 """
 
@@ -42,13 +43,13 @@ MAX_FOUND = 10
 """The most words that `find` lists."""
 NONE_FIT = " none"
 LOST = GUESSES + 1
-"""What a game that is not solved counts as in the number of guesses, as players count it."""
+"""The number of guesses that players count for a game that is not solved."""
 REFUSED = Move("a call that fits no schema", marks="")
 _CLUE = re.compile(r"(?<!\S)([a-z]{5}) +([gyx]{5})(?!\S)")
 
 
 def setup(rollout: Rollout) -> None:
-    """Begin the rollout's game. Raises ValueError for a row of which none can be made."""
+    """Begin the rollout's game. Raises ValueError if no game can be made of the row."""
     settings = rollout.item["metadata"]
     dictionary = words.dictionary(settings.get("dictionary"))
     is_spelled = bool(settings.get("spelled"))
@@ -89,8 +90,8 @@ def grade(sample: dict[str, Any], item: dict[str, Any], rollout: Rollout) -> dic
     used = num_given + len(turns)
     solved = _is_hit(turns)
     marked = [move for move in turns if move.marks]
-    # While such an end cost nothing, a policy was trained that wrote one after 75 % of its games
-    # (6 % before), and the gate rejected it.
+    # When such an end cost nothing, a trained policy wrote one after 75 % of its games (6 % before
+    # training), and the gate rejected it.
     is_broken = sample.get("stop_reason") == "parse_error"
     form = 0.0 if is_broken else len(marked) / (len(turns) if solved else GUESSES - num_given)
     greens, yellows = (marked[-1].num_green, marked[-1].num_yellow) if marked else (0, 0)
@@ -126,9 +127,9 @@ def told(game: Game, turns: list[Move]) -> str:
 
 
 def _turns(sample: dict[str, Any], game: Game) -> list[Move]:
-    """List the agent's guesses in their order, up to a hit or the sixth of the game. One that was
-    refused before it reached the game is a wasted one; what does reach it gets a reply that is no
-    error."""
+    """List the agent's guesses in their order, up to a hit or the sixth guess of the game. A guess
+    that was refused before it reached the game is wasted. A guess that reaches it never gets an
+    error as its reply."""
     own = iter(game.own)
     found: list[Move] = []
     for message in sample.get("trajectory") or []:

@@ -1,4 +1,4 @@
-"""The dictionary of a game: its words, how a guess is marked, and which secrets are whose.
+"""The dictionary of a game: its words, how a guess is marked, and which split a secret is in.
 
 A mark is five letters, one for each letter of the guess:
 
@@ -10,13 +10,13 @@ A letter that a guess holds twice is marked as in the real game: greens first, t
 left to right, as many as the secret has left. So `marks("error", "river") == "yyxxg"`.
 
 The default dictionary is a list of our own (words.txt), so that a run does not depend on what a
-machine has installed. Debian's list (/usr/share/dict/words of the package `wamerican`), or a file
-of the user's own, is named by `recipe.options.dictionary`. Names, abbreviations and words of
-another length are left out of it.
+machine has installed. `recipe.options.dictionary` names another one: Debian's list
+(/usr/share/dict/words of the package `wamerican`), or a file of the user's. Names, abbreviations
+and words of another length are left out of it.
 
-All words may be guessed in all games: the dictionary is public. What is split by a stable hash are
-secrets, and with them the words of the guesses that an example begins with. So no secret of the
-test split was ever a secret in training, and no input is in two splits.
+All words may be guessed in all games: the dictionary is public. A stable hash splits the secrets,
+and the words of the guesses that an example begins with. So no secret of the test split was ever a
+secret in training, and no input is in two splits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EVERY_MARK = tuple("".join(letters) for letters in itertools.product(GREEN + YEL
 MIN_WORDS = 100
 """A game in which fewer words are possible is over after a guess or two."""
 MIN_OF_SPLIT = 4
-"""A secret, and up to three other words that were guessed before (Options.given)."""
+"""Enough for a secret and up to three words that were guessed before (Options.given)."""
 _WORD = re.compile(rf"[a-z]{{{LENGTH}}}")
 _KEY = "params.yaml: recipe.options.dictionary"
 _REMEDY = "Name a list of English words, one a line, such as /usr/share/dict/words, or remove the key."
@@ -49,7 +49,7 @@ Clue = tuple[str, str]
 """A guess and its marks."""
 
 
-@dataclass(frozen=True, eq=False)  # the same only if it is the same object, so that it is hashed at once
+@dataclass(frozen=True, eq=False)  # equal only to itself, so that hashing is fast
 class Dictionary:
     words: tuple[str, ...]  # sorted
 
@@ -62,8 +62,8 @@ class Dictionary:
         return {split: tuple(word for word in self.words if split_of(word) == split) for split in SPLITS}
 
     def fitting(self, clues: list[Clue]) -> list[str]:
-        """Return the words that could be the secret, in an order that means nothing but is the same
-        for the same clues."""
+        """Return the words that could be the secret. Their order means nothing, but equal clues
+        give the same order."""
         places: Sequence[int] = range(len(self.words))
         for guess, given in clues:
             row = _against_all(self, guess)
@@ -76,8 +76,8 @@ class Dictionary:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _against_all(dictionary: Dictionary, guess: str) -> tuple[str, ...]:
-    """Return the marks of a guess where each word is the secret: a run guesses the same words again
-    and again."""
+    """Return the marks of a guess for each word as the secret. A cache helps, because a run guesses
+    the same words again and again."""
     return tuple(marks(guess, secret) for secret in dictionary.words)
 
 
@@ -97,14 +97,15 @@ def marks(guess: str, secret: str) -> str:
 
 
 def split_of(word: str) -> Split:
-    """Assign 60 / 20 / 20 by hash, so that a word never changes its split. A fifth of a list of our
-    own is enough secrets for a test, each of them asked for once."""
+    """Assign 60 / 20 / 20 by hash, so that a word never changes its split. A fifth of our own list
+    has enough secrets for a test that asks for each of them once."""
     bucket = int.from_bytes(hashlib.sha256(f"wordle {word}".encode()).digest()[:8], "big") % 5
     return "test" if bucket == 4 else "validation" if bucket == 3 else "train"
 
 
 def dictionary(path: str | None = None) -> Dictionary:
-    """Read a file, by default our own list. Raises UserError naming the file and what is wrong."""
+    """Read a file, by default our own list. Raises UserError, which names the file and what is
+    wrong."""
     return _read(OWN if path is None else Path(path))
 
 

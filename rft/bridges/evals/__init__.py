@@ -1,14 +1,15 @@
-"""Reads an eval of OpenAI's Evals API: what GET /v1/evals/ID returns, or the body that created it,
-with its runs and their output items, in a file or a folder.
+"""Reads an eval of OpenAI's Evals API with its runs and their output items, from file or folder.
+
+The eval is what GET /v1/evals/ID returns, or the body that created it.
 
     testing_criteria       grader.json: one as it is, several as their mean (criteria.py)
-    output items, and the  rows: the messages by input_messages of the run, the item's own keys
-    sources of runs        beside them (items.py). Splits are cut
+    output items, and the  rows: the messages that the run's input_messages describe, and the
+    sources of runs        item's own keys (items.py). Splits are cut from these rows
     samples of runs, and
     stored completions     traffic for `rft traffic ingest` (samples.py)
     sampling_params        response_format and max_completion_tokens -> rollout; functions -> rows
-    results                stay behind. Rows are graded anew here, and a result without a score, or
-                           of a model that did not answer, was never one
+    results                are not imported, because rows are graded anew here. A note counts those
+                           without a score and those of a model that did not answer
 
 `export.py` sorts the files. Any other key becomes a note.
 """
@@ -31,7 +32,7 @@ _RECORD = frozenset(
     {"object", "id", "created_at", "eval_id", "status", "error", "report_url", "result_counts", "per_model_usage"}
     | {"per_testing_criteria_results", "shared_with_openai", "created_by", "modified_at"}
 )
-"""What the service writes about an object of its own."""
+"""Keys that the service writes about its own objects."""
 _WHY = {
     "metadata": "is not kept with a run",
     "name": "is the name of a run there, and has no effect",
@@ -47,8 +48,11 @@ _LIMITS = ("max_completion_tokens", "max_completions_tokens")
 
 
 def read(path: Path, files: Path | None) -> Imported:
-    """`files`: the folder with the data files that runs name; a folder of an export may hold them
-    too. Raises UserError and ConfigError naming file, line or id, key and remedy."""
+    """Read an export. `files`: the folder with the data files that runs name. Without it, the
+    folder of the export is searched.
+
+    Raises UserError and ConfigError naming file, line or id, key and remedy.
+    """
     export = load(path)
     where = f"{export.eval.where}: testing_criteria"
     secrets: list[str] = []
@@ -94,7 +98,7 @@ def _params(run: Found) -> dict[str, Any]:
 
 
 def _format(run: Found) -> Any:
-    """Return the form of the answer, under the key of either API; None for any text."""
+    """Return the response format, under the key of either API; None where any text is allowed."""
     text = _params(run).get("text")
     form = _params(run).get("response_format") or (text.get("format") if isinstance(text, dict) else None)
     return None if isinstance(form, dict) and form.get("type") == "text" else form
@@ -117,7 +121,8 @@ def _settings(runs: Sequence[Found]) -> dict[str, Any]:
 
 
 def _addresses(tools: Mapping[str, None]) -> Iterator[str]:
-    """In Evals a call is the end, and nobody answers it. Here each tool has an address."""
+    """Ask for the address of each tool. Evals needs none: a call ends the sample there, and nobody
+    answers it."""
     for name in tools:
         yield f"params.yaml: tools.endpoints: the address of {name}, which the rows offer (docs/params.md)"
 
@@ -130,7 +135,7 @@ def _eval_notes(found: Found) -> Iterator[Note]:
 
 
 def _run_notes(runs: Sequence[Found]) -> Iterator[Note]:
-    """Yield a note for each key of any run, with the different values."""
+    """Yield one note for each key that a run has, with its different values."""
     found: dict[str, list[Any]] = {}
     for run in runs:
         source = run.inner("data_source")
@@ -163,12 +168,12 @@ def _item_notes(export: Export, made: items.Made) -> Iterator[Note]:
     if outputs:
         yield Note("results", f"the verdicts on {len(outputs)} output items are not taken over: rows are graded anew")
     if failed:
-        yield Note("results", f"{failed} output items had sample.error: no score, and no failure of the model")
+        yield Note("results", f"{failed} output items had sample.error: no score, and the model did not fail")
     if bare:
         yield Note("results", f"{bare} output items have a result without `passed` or `score`: no score")
     if made.sampled:
         yield Note(
-            "rows", f"{made.sampled} items have a `sample` beside them: an answer of old, which is not taken over"
+            "rows", f"{made.sampled} items have a `sample` beside them: an earlier answer, which is not taken over"
         )
     if made.unlike:
         text = "items were sent with another prompt by an older run; the newest run's is taken"

@@ -1,10 +1,13 @@
-"""Makes a grader of testing_criteria. The types are ours, so one criterion is the grader as it is.
+"""Makes a grader from testing_criteria.
 
-In Evals each criterion passes or fails by itself, and an item passes if all do. Several become a
-`multi` whose score is their mean, each on its own scale from 0 to 1: a policy learns from a part
-that it meets. Where all parts are 0 or 1, the mean passes at 1, which is the same as all of them.
-Otherwise it passes at the mean of their thresholds, and then one part can make up for another;
-a note says so.
+The types are the same as ours, so a single criterion is the grader as it is.
+
+In Evals each criterion passes or fails by itself, and an item passes if all of them pass. Here
+several criteria become a `multi`. Its score is their mean, each on its own scale from 0 to 1, so a
+policy also learns from a part that it meets.
+
+Where all parts are 0 or 1, the mean passes at 1, which means that all of them pass. Otherwise it
+passes at the mean of their thresholds. Then one part can make up for another, and a note says so.
 """
 
 from __future__ import annotations
@@ -22,9 +25,8 @@ from rft.errors import UserError
 
 
 def grader_of(given: Any, where: str, secrets: list[str]) -> tuple[dict[str, Any] | None, list[Note], list[str]]:
-    """Return grader.json, notes, and what a person must fill; add to `secrets` the variables that
-    took the place of headers. Raises ConfigError naming the place of a criterion that cannot be
-    used."""
+    """Return grader.json, notes, and what a person must fill. Adds to `secrets` the variables that
+    replace header values. Raises ConfigError naming the place of an unusable criterion."""
     if not isinstance(given, list):
         raise UserError(f"{where} is {type(given).__name__}, expected a list of graders.")
     if not given:
@@ -49,7 +51,7 @@ def grader_of(given: Any, where: str, secrets: list[str]) -> tuple[dict[str, Any
 
 
 def _plain(criterion: Any) -> Any:
-    """Leave out the id that the service gave, and what is null."""
+    """Leave out the id that the service gave, and null values."""
     if not isinstance(criterion, dict):
         return criterion
     return {key: value for key, value in criterion.items() if key != "id" and value is not None}
@@ -77,7 +79,7 @@ def _mean(raws: Sequence[Any], parts: Sequence[graders.Grader]) -> tuple[dict[st
 
 
 def _term(key: str, part: graders.Grader) -> str:
-    """Write a part of the formula, on a scale from 0 to 1."""
+    """Write one part's term of the formula, on a scale from 0 to 1."""
     low, high = part.range
     if (low, high) == (0.0, 1.0):
         return key
@@ -90,7 +92,8 @@ def _plain_number(value: float) -> str:
 
 
 def _keys(parts: Sequence[graders.Grader]) -> Iterator[str]:
-    """Name each part by its name, so that a formula can have it and no two are alike."""
+    """Yield a key for each part: its name, or a number where a formula cannot use the name or it is
+    taken."""
     used: set[str] = set()
     for number, part in enumerate(parts, 1):
         key = graders.slug(part.name)

@@ -1,13 +1,12 @@
-"""Sorts what was taken out of OpenAI's Evals: the eval, its runs, their output items, and logged
-requests.
+"""Sorts an export of OpenAI's Evals: the eval, its runs, output items, and logged requests.
 
-An export is a file or a folder. People save answers of the API in every way: one object a file, a
-page of a list, an array, JSON lines, or all of it in one object under `eval`, `runs` and
-`output_items`. So each value is sorted by what it says it is (`object`), or by the keys that only
-one kind has; bodies of requests have no `object`.
+An export is a file or a folder. People save the API's answers in many ways: one object per file, a
+page of a list, an array, or JSON lines. Some put everything into one object under `eval`, `runs`
+and `output_items`. So each value is sorted by its `object`. Request bodies have no `object`; they
+are sorted by a key that only one kind has.
 
-What is missing is told apart from what is not there: a page with `has_more` and without a page
-behind it is refused, because the client's default is twenty items and stops without a word.
+An incomplete download is recognized: a page with `has_more` is refused if the next page is
+missing. The client fetches twenty items by default and stops without saying so.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rft.errors import UserError
 EVAL, RUN, ITEM, LOGGED = "eval", "eval.run", "eval.run.output_item", "logged request"
 _KINDS = {EVAL: EVAL, RUN: RUN, ITEM: ITEM, "chat.completion": LOGGED, "response": LOGGED}
 _BY_KEY = {"testing_criteria": EVAL, "data_source": RUN, "datasource_item": ITEM}
-"""The key that only this kind has, for a body without `object`."""
+"""A key that only one kind has -> the kind, for a body without `object`."""
 _IN_ONE = {"eval": EVAL, "evals": EVAL, "runs": RUN, "run": RUN, "output_items": ITEM}
 """Keys of an object that holds everything."""
 ENDINGS = (".json", ".jsonl", ".ndjson")
@@ -61,14 +60,14 @@ class Found(NamedTuple):
 
 @dataclass
 class Export:
-    """One eval with what belongs to it, each object once."""
+    """One eval with everything that belongs to it, each object once."""
 
     objects: dict[str, list[Found]] = field(default_factory=dict)
     """By kind, in the order of the files."""
     unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many objects of (file, what they look like) are of no known kind."""
+    """(file, what the object looks like) -> how many such objects have an unknown kind."""
     _pages: dict[tuple[str, str], list[tuple[bool, str, Any]]] = field(default_factory=dict)
-    """By (kind, run): whether more follows, the place, the last id."""
+    """(kind, run) -> for each page: whether more follows, its place, its last id."""
 
     def of_kind(self, kind: str) -> list[Found]:
         return self.objects.get(kind, [])
@@ -79,7 +78,7 @@ class Export:
 
     @property
     def runs(self) -> list[Found]:
-        """The newest first: it has the prompt that its owner came to."""
+        """The runs, newest first: the newest has the prompt that its owner settled on."""
         return sorted(self.of_kind(RUN), key=lambda run: -_seconds(run.get("created_at")))
 
     def notes(self) -> Iterator[Note]:
@@ -94,7 +93,7 @@ class Export:
                 yield Note(run.place, f"has {total} output items, and {here} of them are here. Fetch the others")
 
     def items_of(self, run: Found | None) -> list[Found]:
-        """Output items of a run; None: those whose run is not here."""
+        """Return the output items of a run; for None, those whose run is not in the export."""
         if run is None:
             ids = {one.id for one in self.of_kind(RUN)}
             return [item for item in self.of_kind(ITEM) if str(item.get("run_id")) not in ids]
@@ -102,7 +101,7 @@ class Export:
 
 
 def source_of(run: Found) -> dict[str, Any]:
-    """Return where the items of a run came from; empty where it does not say."""
+    """Return the run's `source`, which says where its items came from; empty where it has none."""
     return run.inner("data_source", "source")
 
 
@@ -111,8 +110,8 @@ def _seconds(value: Any) -> float:
 
 
 def load(path: Path) -> Export:
-    """Raises UserError naming file and line for what is cut off or missing, and for more than one
-    eval."""
+    """Read an export. Raises UserError naming file and line for what is cut off or missing, and for
+    more than one eval."""
     found = Export()
     for file in _files(path):
         for value, where in _values(file, file.relative_to(path).as_posix() if path.is_dir() else file.name):
@@ -134,8 +133,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _values(path: Path, name: str) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a file with their places: JSON, or JSON lines, which are recognized by a
-    first line that is a whole value, and more behind it."""
+    """Yield the values of a file with their places. A file is JSON, or JSON lines if its first line
+    is a whole value and more lines follow."""
     written = foreign.text(path)
     lines = [(number, line) for number, line in enumerate(written.split("\n"), 1) if line.strip()]
     if not lines:
@@ -156,7 +155,7 @@ def _is_whole(line: str) -> bool:
 
 # -- sorting ---------------------------------------------------------------------------------------
 def _sort(value: Any, where: str, expected: str | None, into: Export) -> None:
-    """Put a value where it belongs. `expected`: its kind by the key that it stands under."""
+    """Put a value where it belongs. `expected`: the kind that its key in the parent implies."""
     if isinstance(value, list):
         for one in value:
             _sort(one, where, expected, into)
@@ -213,7 +212,7 @@ def _check_pages(found: Export) -> None:
 
 
 def _once(objects: list[Found]) -> Iterator[Found]:
-    """Leave out an object that is here twice, in two files. Raises UserError where they differ."""
+    """Yield each object once where two files hold it. Raises UserError where they differ."""
     seen: dict[str, Found] = {}
     for one in objects:
         if one.id and (known := seen.setdefault(one.id, one)) is not one:

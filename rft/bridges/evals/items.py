@@ -1,20 +1,20 @@
-"""Makes rows of the items of an eval: what the model was told, and the item's own keys beside it.
+"""Makes rows from the items of an eval: what the model was told, and the item's own keys.
 
-An item has the keys of whoever wrote it, and `input_messages` of a run says how messages are made
-of them: by a template, or by naming the key that holds them. A row has both, because graders go on
-reading `{{item.KEY}}`. So it is written anew; only a line of a data file that has `messages` of its
-own, and no `item` around it, stays byte for byte.
+The author of an item chooses its keys. `input_messages` of a run says how they become messages: by
+a template, or by naming the key that holds the messages. A row has messages and keys, because
+graders still read `{{item.KEY}}`. So rows are written anew. Only a line of a data file that has
+`messages` and no `item` around it stays byte for byte.
 
-    which items     those of the output items of a run; where these are not here, or not all, those
-                    in its source (file_content, or the file of file_id)
-    which prompt    that of the item's run. An item of several runs is one row, with the prompt of
-                    the newest that has one
+    which items     those in the run's output items. If some or all of these are missing, also those
+                    in the run's source (file_content, or the file of file_id)
+    which prompt    the prompt of the item's run. An item of several runs is one row, with the
+                    prompt of the newest run that has one
     no prompt       a run over stored requests has the messages that were sent, in the output item's
                     `sample.input` or the item's `input`
     tools           those that the run offered
 
-`messages`, `tools` and `response_format` mean something in a row, so an item with such a key of its
-own is refused.
+`messages`, `tools` and `response_format` have a meaning in a row, so an item that uses such a key
+for something else is refused.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ _REMEDY = "Fix it, or leave the item out."
 
 
 class Item(NamedTuple):
-    """An item with what is known of it. `sent`: the messages that a model was sent, if it was."""
+    """An item with what is known about it. `sent`: the messages that the model got, if recorded."""
 
     value: dict[str, Any]
     where: str
     run: Found | None
     sent: Any = None
     line: Line | None = None
-    """The line of a data file that is a row as it is."""
+    """The line of the data file, where it can be used as a row unchanged."""
     has_sample: bool = False
-    """Whether an answer stands beside it, which some other program gave."""
+    """Whether the source holds an answer that another program gave to this item."""
 
 
 @dataclass
 class Made:
-    """Rows, each different item once, and what became of the rest."""
+    """The rows, one for each different item, and what happened to the other items."""
 
     lines: dict[str, Line] = field(default_factory=dict)
-    """By the item as JSON."""
+    """The item as JSON -> its row."""
     messages: dict[str, Any] = field(default_factory=dict)
     unlike: set[str] = field(default_factory=set)
     """Items that an older run sent with another prompt."""
     sampled: int = 0
-    """Items of a source that have an answer beside them."""
+    """How many items of a source come with an answer."""
     without: list[str] = field(default_factory=list)
-    """Items that no run has messages of."""
+    """Places of items for which no run has messages."""
     notes: list[Note] = field(default_factory=list)
     tools: dict[str, None] = field(default_factory=dict)
     """Names of tools that rows offer."""
 
 
 def made(export: Export, files: Path | None) -> Made:
-    """Raises UserError naming file, line or id of an item that cannot be a row."""
+    """Make the rows. Raises UserError naming file, line or id of an item that cannot be a row."""
     found, silent = Made(), dict[str, str]()
     for item in _items(export, files, found.notes):
         key = json.dumps(item.value, sort_keys=True)
@@ -89,7 +89,7 @@ def made(export: Export, files: Path | None) -> Made:
 
 # -- where items are -------------------------------------------------------------------------------
 def _items(export: Export, files: Path | None, notes: list[Note]) -> Iterator[Item]:
-    """Yield all items, of the newest run first."""
+    """Yield all items, those of the newest run first."""
     problems: list[UserError] = []
     count = 0
     for run in [*export.runs, None]:
@@ -109,7 +109,7 @@ def _items(export: Export, files: Path | None, notes: list[Note]) -> Iterator[It
 
 
 def _is_whole(run: Found, here: int) -> bool:
-    """Whether the output items of a run are all here."""
+    """Whether all output items of a run are here."""
     total = run.inner("result_counts").get("total")
     content = source_of(run).get("content")
     most = max(total if isinstance(total, int) else 0, len(content) if isinstance(content, list) else 0)
@@ -183,19 +183,19 @@ def _referred(reference: str, item: Item) -> Any:
 
 
 def _filled(given: Any, number: int, item: Item) -> dict[str, Any]:
-    """Fill a message of a template."""
+    """Fill one message of a template."""
     where = f"{item.where}: input_messages.template[{number}]"
     message = _message(given, where)
     try:
         return message | {"content": Template.read(message["content"]).render({"item": item.value, "sample": {}})}
     except Missing as error:
-        raise UserError(f"{where} reads {{{{{error.place}}}}}, which the item has not. {_REMEDY}") from None
+        raise UserError(f"{where} reads {{{{{error.place}}}}}, which the item does not have. {_REMEDY}") from None
     except ValueError as error:
         raise UserError(f"{where}: {error}.") from None
 
 
 def _listed(given: Any, where: str) -> list[dict[str, Any]]:
-    """Read messages that stand in an item: a list of them, or the text of the user."""
+    """Read the messages that an item holds: a list of messages, or the user's text alone."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
@@ -204,8 +204,8 @@ def _listed(given: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _message(given: Any, where: str) -> dict[str, Any]:
-    """Read a message of either API: its content is a text, a part, or a list of parts. What is null
-    is left out."""
+    """Read a message of either API: its content is a text, a part, or a list of parts. Null values
+    are left out."""
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise UserError(f"{where} is {json.dumps(given)[:60]}, expected a message with role and content. {_REMEDY}")
     content = given.get("content")
@@ -228,7 +228,7 @@ def _text(part: Any, where: str, message: dict[str, Any]) -> str:
 
 # -- rows ------------------------------------------------------------------------------------------
 def _line(row: dict[str, Any], where: str) -> Line:
-    """Write a row. Half a surrogate pair, which UTF-8 cannot hold, stays an escape as it was."""
+    """Write a row. UTF-8 cannot hold half a surrogate pair, so that stays an escape."""
     line = rows.line_of(row, where)
     return Line(line.text.encode("utf-8", "backslashreplace").decode(), where)
 
@@ -246,7 +246,7 @@ def _row(item: Item, messages: list[dict[str, Any]], found: Made) -> dict[str, A
 
 
 def _is_same(own: Any, used: Any, where: str) -> bool:
-    """Whether a reserved key of the item is what the row has there anyway."""
+    """Whether the item's reserved key has the same value as the row's."""
     try:
         return own == used or (isinstance(own, list) and _listed(own, where) == used)
     except UserError:

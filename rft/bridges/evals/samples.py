@@ -1,11 +1,13 @@
-"""Makes traffic of what an export has logged: the samples of output items, stored completions and
-responses, each a conversation in our own format (docs/traffic.md).
+"""Makes traffic from what an export has logged.
 
-The readers of traffic do the work, so a conversation is here what it would be in a log: an image
-makes it unreadable, and a request without its messages is none. What has an error or no answer is
-left out and counted, and a verdict of the service goes nowhere: it is not a person's feedback.
+Samples of output items, stored completions and responses each become a conversation in our own
+format (docs/traffic.md).
 
-Two runs over the same stored requests show the same conversation twice, and it counts once.
+The readers of traffic do the work, so the rules are those of a log. An image makes a conversation
+unreadable, and a request without its messages is not a conversation. What has an error or no answer
+is left out and counted. A verdict of the service is dropped: it is not a person's feedback.
+
+Two runs over the same stored requests show the same conversation twice; it counts once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _TWICE = "the same in another run"
 
 
 def traffic(export: Export) -> tuple[list[str], list[Note]]:
-    """Return a line for each conversation, and notes of what was left out."""
+    """Return one line per conversation, and notes on what was left out."""
     lines: list[str] = []
     left: Counter[str] = Counter()
     seen: dict[str, str] = {}
@@ -54,7 +56,8 @@ def has_error(item: Found) -> bool:
 
 
 def _conversation(item: Found) -> dict[str, Any]:
-    """Raises Unreadable, whose text says why before the colon."""
+    """Make the conversation of an item. Raises Unreadable, whose text gives the reason before the
+    colon."""
     sample = mapping(item.get("sample"))
     if has_error(item):
         raise Unreadable("sample.error")
@@ -73,7 +76,7 @@ def _conversation(item: Found) -> dict[str, Any]:
 
 
 def _without_null(message: Any) -> Any:
-    """Leave out keys that the service writes as null, and read a part that stands alone."""
+    """Leave out keys that the service writes as null, and put a single content part into a list."""
     if not isinstance(message, dict):
         return message
     kept = {key: value for key, value in message.items() if value is not None}

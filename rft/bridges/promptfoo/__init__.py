@@ -3,13 +3,13 @@
     promptfooconfig.yaml   prompts x tests -> rows, a slice for each prompt; cases.py, expected.py
     assert                 in the rows, ready to be played (assertions.py, regex.py, schemas.py) by
                            one python grader, whose source is grader.py
-    llm-rubric and kin     a score_model or label_model beside it, in a multi with their weights
+    llm-rubric and similar a score_model or label_model beside it, in a multi with their weights
                            (judges.py)
     providers and so on    notes: the policy answers here
 
-The score is Promptfoo's own, compared on recorded results of version 0.123.1: what would have
-another one is refused with its line. Two differ on purpose. An assertion that raises has no score
-there is 0, and a test without assertions no score where there it is 1.
+The score is Promptfoo's own, compared with recorded results of version 0.123.1. What would score
+differently is refused with its line. Two cases differ on purpose: an assertion that raises is
+unscored, where Promptfoo gives 0, and so is a test without assertions, where it gives 1.
 
     located_yaml.py  values that know their file and line
     nunjucks.py    templates in their plain form
@@ -56,7 +56,7 @@ _THRESHOLDS = (
 
 
 def read(path: Path, files: Path | None) -> Imported:
-    """Raises UserError and ConfigError naming file, line, key and remedy."""
+    """Read a config. Raises UserError and ConfigError naming file, line, key and remedy."""
     if files is not None:
         raise UserError(f"{path}: a config of Promptfoo names its files itself. Leave out --files.")
     config, base = _config(path), path.parent
@@ -85,7 +85,7 @@ def read(path: Path, files: Path | None) -> Imported:
 
 
 def _inside(base: Path, note: Note) -> Note:
-    """Name the place from the config's folder, because the notes are kept in the agent's."""
+    """Write the note's place relative to the config's folder: the notes move to the agent's."""
     return note._replace(place=note.place.removeprefix(f"{base}/"))
 
 
@@ -96,7 +96,7 @@ def _config(path: Path) -> LocatedObject:
     if not isinstance(config, LocatedObject):
         raise UserError(f"{path}:1: holds {type(config).__name__}, expected prompts and tests. Name the config.")
     if "results" in config and "tests" not in config:
-        raise UserError(f"{place(config, 'results')}: results of an evaluation, and no config. Name the config's file.")
+        raise UserError(f"{place(config, 'results')}: results of an evaluation, not a config. Name the config's file.")
     for key, why in _REFUSED.items():
         if config.get(key):
             raise UserError(f"{place(config, key)}: {why}.")
@@ -113,7 +113,7 @@ def _no_references(value: Any) -> None:
 
 
 def _row(case: Case, base: Path, has_slices: bool) -> tuple[dict[str, Any], Judged, list[Note]]:
-    """Return the row, what a judge is asked about it, and notes."""
+    """Return the row, what the judge is asked about it, and notes."""
     reader = Reader(base, case.variables)
     converted = [one for given in case.test.assertions for one in reader.read(given)]
     judge = judged(converted, reader.judged, case.test)
@@ -150,7 +150,7 @@ def _grader(asked: Sequence[Judged], rows: Sequence[Any]) -> dict[str, Any]:
 
 
 def _threshold(found: Sequence[Test]) -> tuple[float | None, list[Note]]:
-    """Return the score from which a test has passed, and what is to be said about it."""
+    """Return the score from which an answer passes, None for the default, and notes on it."""
     given = [1.0 if test.threshold is None else float(test.threshold) for test in found]
     highest = max(given)
     remarks = [Note(f"{found[given.index(highest)].where}: threshold", _THRESHOLDS)] if len(set(given)) > 1 else []

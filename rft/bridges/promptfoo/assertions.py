@@ -1,8 +1,10 @@
-"""Makes the assertions of a test ready to be played: templates filled, files read, expressions
-translated. What grader.py cannot play as Promptfoo does is refused with its line and a remedy.
+"""Prepares the assertions of a test, so that grader.py can play them.
 
-    played      equals, contains and its kin, starts-with, regex, levenshtein, word-count, is-json,
-                python, each also with not-, and assert-set
+It fills templates, reads files and translates expressions. What grader.py cannot play as Promptfoo
+does is refused with its line and a remedy.
+
+    played      equals, contains and its variants, starts-with, regex, levenshtein, word-count,
+                is-json, python, each also with not-, and assert-set
     judged      llm-rubric, factuality, model-graded-closedqa: a judge of grader.json
     left out    latency, cost: a note, because a budget is not a score
 """
@@ -63,8 +65,8 @@ _LISTS = {"contains-any", "contains-all", "icontains-any", "icontains-all"}
 
 
 class Reader:
-    """Reads the assertions of one test. `base`: the folder of the config. `variables`: those of the
-    test, resolved."""
+    """Reads the assertions of one test. `base`: the folder of the config. `variables`: the test's
+    variables, resolved."""
 
     def __init__(self, base: Path, variables: Mapping[str, Any]) -> None:
         self.base, self.variables = base, variables
@@ -72,7 +74,8 @@ class Reader:
         self.notes: list[Note] = []
 
     def read(self, given: Any, inside: bool = False) -> list[dict[str, Any]]:
-        """Return those that grader.py plays; `judged` has the others. `inside`: of an assert-set.
+        """Return the assertions that grader.py plays, and put those for a judge into `judged`.
+        `inside`: they belong to an assert-set.
 
         Raises UserError naming file, line, key and remedy.
         """
@@ -151,7 +154,7 @@ class Reader:
 
     # -- values ------------------------------------------------------------------------------------
     def _value(self, assertion: LocatedObject) -> Any:
-        """Fill the value's templates, as Promptfoo does: of a text, and of the texts of a list."""
+        """Fill the value's templates as Promptfoo does, in a text or in each text of a list."""
         where, value = place(assertion, "value"), assertion.get("value")
         if isinstance(value, list):
             return [self._filled(each, where) if isinstance(each, str) else each for each in value]
@@ -287,7 +290,7 @@ def _function(body: str) -> str:
 
 
 def _by_commas(text: str, where: str) -> list[str]:
-    """Split a list that is written as one text: commas, and quotes around texts that hold some."""
+    """Split a list that is written as one text, at commas. Texts with commas are in quotes."""
     found, rest = list[str](), text
     while rest := rest.lstrip(_BLANK + ","):
         if not rest.startswith('"'):

@@ -1,10 +1,12 @@
-"""Reads prompts and tests of a config, and multiplies them as Promptfoo does: each prompt with each
-test, and a test whose variables are lists with each combination of their texts.
+"""Reads prompts and tests of a config, and multiplies them as Promptfoo does.
+
+Each test is combined with each prompt. If its variables are lists, it is also combined with each
+choice of their texts.
 
     prompts        texts, chats as JSON or YAML, file://NAME.txt (prompts between lines of ---),
                    .md, .json, .yaml, .jsonl; {raw, label}
     tests          in the config or in files: .yaml, .json, .jsonl, .csv with __expected
-    defaultTest    its vars and options below those of a test, its assertions before them
+    defaultTest    a test's vars and options override its own; its assertions come first
 """
 
 from __future__ import annotations
@@ -49,23 +51,23 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Test:
-    """A test with what defaultTest adds."""
+    """A test, with the additions of defaultTest."""
 
     where: str
     variables: dict[str, Any]
     assertions: list[Any]
-    """Lists of assertions, each with its places."""
+    """Lists of assertions, each list with its places."""
     threshold: float | None
     options: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     prompts: list[str] | None = None
     unused: tuple[tuple[str, str], ...] = ()
-    """(place, key) of what has no effect here."""
+    """(place, key) of each setting that has no effect here."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row to be: a prompt with the variables of a test."""
+    """What becomes one row: a prompt with the variables of a test."""
 
     prompt: Prompt
     messages: list[Any]
@@ -77,7 +79,7 @@ class Case:
 
 # -- prompts ---------------------------------------------------------------------------------------
 def prompts(config: LocatedObject, base: Path) -> list[Prompt]:
-    """Raises UserError for a prompt that is code, or a file that is not there."""
+    """Read the prompts. Raises UserError for a prompt that is code, or a missing file."""
     given = config.get("prompts")
     if isinstance(given, str):
         given = [given]
@@ -133,7 +135,7 @@ def _between(text: str) -> list[str]:
 
 # -- tests -----------------------------------------------------------------------------------------
 def tests(config: LocatedObject, base: Path) -> list[Test]:
-    """Raises UserError naming the line of a test that cannot be read."""
+    """Read the tests. Raises UserError naming the line of a test that cannot be read."""
     default = config.get("defaultTest", LocatedObject())
     if isinstance(default, str):
         default = located_yaml.load(base / default.removeprefix("file://"))
@@ -238,7 +240,7 @@ def _merged(test: LocatedObject, default: LocatedObject) -> Test:
 
 # -- rows ------------------------------------------------------------------------------------------
 def multiplied(test: Test, known: list[Prompt], base: Path) -> Iterator[Case]:
-    """Multiply a test. Raises UserError for a template that is not plain."""
+    """Yield the cases of a test. Raises UserError for a template that is not plain."""
     refs = test.prompts
     chosen = [one for one in known if refs is None or any(_refers(ref, one.label) for ref in refs)]
     if not chosen:
@@ -311,4 +313,4 @@ def _chat(text: str, where: str) -> list[Any] | None:
         return None
     if isinstance(found, list) and found and all(isinstance(each, dict) and "role" in each for each in found):
         return found
-    raise UserError(f"{where}: the prompt is JSON, and no list of messages. Write {{role, content}}, or a text.")
+    raise UserError(f"{where}: the prompt is JSON, but not a list of messages. Write {{role, content}}, or a text.")

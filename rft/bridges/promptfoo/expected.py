@@ -1,4 +1,6 @@
-"""Reads a test of a CSV file: its columns are variables, and __expected says what is asserted.
+"""Reads a test from a row of a CSV file.
+
+Columns are variables, and __expected says what is asserted:
 
 Paris                       equals
 contains:Paris              any type before the colon, also with not-
@@ -27,10 +29,10 @@ _TYPES = (
     | {"is-html", "is-refusal", "is-sql", "is-valid-function-call", "is-valid-openai-function-call", "is-xml", "pi"}
     | {"is-valid-openai-tools-call", "tool-call-f1", "skill-used", "search-rubric"}
 )
-"""What Promptfoo takes for a type; any other text is the answer itself."""
+"""Words that Promptfoo reads as a type; any other text is the expected answer itself."""
 _SCRIPT = {"javascript", "fn", "eval"}
 _HAS_THRESHOLD = {"levenshtein": 0.75}
-"""Without a number in parentheses, the CSV form takes this threshold."""
+"""Type -> the threshold of the CSV form without a number in parentheses."""
 
 
 def test(row: dict[str, str], file: str, line: int) -> LocatedObject:

@@ -1,11 +1,11 @@
-"""Makes a judge of grader.json out of an assertion that a model decides.
+"""Makes a judge for grader.json from an assertion that a model decides.
 
     llm-rubric              score_model, from 0 to 1
     factuality              label_model, the five labels of Promptfoo; only a contradiction fails
     model-graded-closedqa   label_model, Y or N
 
-A formula has one shape for all rows, so each test must have one such assertion, of the same type
-and weight, and the same weight of others beside it. The judge is asked in words of ours.
+All rows share one formula, so each test must have one such assertion, of the same type and weight.
+The weights of its other assertions must add up to the same sum. We ask the judge in our own words.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NO_NAME = "JUDGE"
 
 @dataclass(frozen=True)
 class Judged:
-    """What one test asks a judge. `asked` is empty where it asks none."""
+    """What one test asks a judge. `asked` is empty if it asks no judge."""
 
     where: str
     asked: Mapping[str, Any]
     beside: float
-    """The weight of all assertions that are played."""
+    """The total weight of the assertions that are played."""
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -59,7 +59,7 @@ class Judged:
 
     @property
     def model(self) -> str:
-        """Return the name after `openai:` or `openai:chat:`, or one to be filled."""
+        """Return the name after `openai:` or `openai:chat:`, or a placeholder."""
         provider = str(self.asked.get("provider") or "")
         return provider.rpartition(":")[2] if provider.startswith("openai:") else _NO_NAME
 
@@ -84,7 +84,8 @@ class Judged:
 
 
 def judged(converted: Sequence[Mapping[str, Any]], asked: Sequence[dict[str, Any]], test: Test) -> Judged:
-    """Raises UserError for a test that nothing grades, or that asks twice."""
+    """Return what a test asks a judge. Raises UserError for a test that nothing grades, or that
+    asks twice."""
     beside = sum(one.get("weight", 1) for one in converted)
     if not converted and not asked:
         raise UserError(f"{test.where}: assert is missing or empty, so nothing grades the test. Add an assertion.")
@@ -110,8 +111,8 @@ def to_fill(first: Judged) -> tuple[str, ...]:
     """Say what a person must write before the judge can be asked."""
     if not first.asked:
         return ()
-    name = "" if first.model != _NO_NAME else "grader.json: model, the judge's name, stands as JUDGE. "
+    name = "" if first.model != _NO_NAME else "grader.json: model: replace JUDGE with the judge's name. "
     return (
         f"{name}export OPENAI_BASE_URL=... OPENAI_API_KEY=... (where the judge is)",
-        f"grader.json: the judge of {first.asked['type']} is asked in words of ours; compare its scores with yours",
+        f"grader.json: the judge of {first.asked['type']} is asked in our words; compare its scores with yours",
     )

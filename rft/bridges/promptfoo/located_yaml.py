@@ -1,8 +1,9 @@
-"""Reads YAML and JSON as Promptfoo does (js-yaml, the core schema of YAML 1.2), and keeps for each
-value the file and line where it stands, so that a sentence about it can name them.
+"""Reads YAML and JSON as Promptfoo does: js-yaml, the core schema of YAML 1.2.
 
-YAML 1.1, which PyYAML reads otherwise, takes `yes` for true and `010` for 8. A date is refused,
-because JavaScript would make an object of it.
+Each value keeps its file and line, so that a message about it can name them.
+
+PyYAML by itself reads YAML 1.1, which takes `yes` for true and `010` for 8. A date is refused,
+because JavaScript would make it an object.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ODD = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
 class LocatedObject(dict[str, Any]):
-    """A mapping that knows its place, and that of each key."""
+    """A mapping that knows its own place and the place of each key."""
 
     file: str = ""
     line: int = 0
@@ -35,7 +36,7 @@ class LocatedObject(dict[str, Any]):
 
 
 class LocatedList(list[Any]):
-    """A list that knows its place, and that of each item."""
+    """A list that knows its own place and the place of each item."""
 
     file: str = ""
     line: int = 0
@@ -43,7 +44,7 @@ class LocatedList(list[Any]):
 
 
 def place(value: LocatedObject | LocatedList, key: str | int | None = None) -> str:
-    """Return "FILE:LINE" of a value, or of what stands under a key of it."""
+    """Return "FILE:LINE" of a value, or of the value under one of its keys."""
     line = value.line
     if isinstance(value, LocatedObject) and isinstance(key, str):
         line = value.lines.get(key, line)
@@ -59,18 +60,18 @@ def load(path: Path) -> Any:
         return _lines(written, path)
     if path.suffix == ".json":
         foreign.json_value(written, str(path))
-        return parse(written.replace("\t", " "), str(path))  # YAML has no tabs; JSON has none in its texts
+        return parse(written.replace("\t", " "), str(path))  # YAML allows no tabs; a JSON text holds none
     return parse(written, str(path))
 
 
 def parse(written: str, file: str, first: int = 1) -> Any:
-    """Read one document, whose first line has the number `first`. An empty one is None."""
+    """Read one document. `first`: the number of its first line. An empty document is None."""
     try:
         node = yaml.compose(written, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         last = written.rstrip("\n").count("\n")
-        is_cut = mark is not None and mark.line > last  # it was not done at the end
+        is_cut = mark is not None and mark.line > last  # the parser wanted more after the last line
         line = first + (min(mark.line, last) if mark else 0)
         what = "cut off in the middle" if is_cut else f"not YAML: {error.problem or error.context}"
         raise UserError(f"{file}:{line}: {what}. Fix the line, or export the file again.") from None
@@ -102,7 +103,7 @@ class _Reading:
         return self.first + cast(yaml.Mark, node.start_mark).line
 
     def value(self, node: yaml.Node) -> Any:
-        """Raises UserError for what JavaScript would not read as JSON has it."""
+        """Read a node. Raises UserError for a value that JSON cannot express."""
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node)
         if id(node) in self.open:
@@ -165,10 +166,10 @@ class _Reading:
 
 
 def _whole(text: str) -> str:
-    """Join the halves of a letter beyond 16 bits, as JSON writes them: `"\\ud83d\\ude00"`."""
+    """Join the two halves of a character beyond 16 bits, as JSON writes it: `"\\ud83d\\ude00"`."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def without_locations(value: Any) -> Any:
-    """Return a copy of ordinary dicts and lists."""
+    """Return a copy made of ordinary dicts and lists."""
     return json.loads(json.dumps(value))

@@ -1,7 +1,7 @@
 """Fills templates as Promptfoo's Nunjucks does, in their plain form: {{ name }} and {{ name.key }}.
 
-A filter, a block or a comment could do anything, so it is refused with its place. A name that no
-variable has would be filled with nothing, without a word; that is refused too.
+A filter, a block or a comment could do anything, so it is refused with its place. Promptfoo
+silently fills the name of an unknown variable with nothing; here that is refused too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"\{\{\s*([A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*)\s*\}\}", 
 _WORD = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
 _CONSTANTS = {"true", "false", "none", "null"}
 _ROUNDS = 5
-"""So often Promptfoo looks through the variables for names of others."""
+"""How often Promptfoo searches the variables for names of other variables."""
 
 
 class _Unknown(Exception):
@@ -26,7 +26,7 @@ class _Unknown(Exception):
 
 
 def fill(text: str, variables: Mapping[str, Any], where: str) -> str:
-    """Raises UserError naming the template and the remedy."""
+    """Fill the templates of a text. Raises UserError naming the template and the remedy."""
     found, position = list[str](), 0
     for opening in _OPENING.finditer(text):
         if opening.start() < position:
@@ -50,7 +50,7 @@ def fill(text: str, variables: Mapping[str, Any], where: str) -> str:
 
 
 def resolved(variables: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Put variables into one another: a text may name others. One line break at its end goes."""
+    """Fill variables whose text names other variables. Drops one line break at a text's end."""
     found = {key: value.removesuffix("\n") if isinstance(value, str) else value for key, value in variables.items()}
     for _ in range(_ROUNDS):
         is_done = True
@@ -59,7 +59,7 @@ def resolved(variables: Mapping[str, Any], where: str) -> dict[str, Any]:
             if template is None or template[1] not in found:
                 continue
             inside = text_of(found[template[1]], where, nothing="null")
-            if re.search(r"\$[$&`']", inside):  # JavaScript's replace has a meaning of its own for them
+            if re.search(r"\$[$&`']", inside):  # special in JavaScript's replace
                 raise UserError(f"{where}: vars.{key} names {template[1]}, which holds a $ sign. Write the text out.")
             found[key] = value.replace(template[0], inside, 1)
             is_done = False
@@ -69,7 +69,7 @@ def resolved(variables: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def rendered(variables: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fill the templates of the variables themselves, as a prompt that is not JSON sees them. A
+    """Fill the templates inside the variables, as Promptfoo does for a prompt that is not JSON. A
     text that names an unknown variable stays as it is."""
     found = dict(variables)
     for key, value in variables.items():
@@ -96,7 +96,7 @@ def text_of(value: Any, where: str, nothing: str = "null") -> str:
         case float() if math.isfinite(value) and "e" not in repr(value):
             return repr(value)
         case _:
-            raise UserError(f"{where}: {str(value)[:40]} has another text in JavaScript. Write a text in quotes.")
+            raise UserError(f"{where}: {str(value)[:40]} is written differently in JavaScript. Write a text in quotes.")
 
 
 def _look_up(name: str, variables: Mapping[str, Any]) -> Any:

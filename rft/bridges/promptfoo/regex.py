@@ -1,9 +1,9 @@
-"""Writes a regular expression of JavaScript as one of Python that finds the same.
+"""Translates a regular expression from JavaScript to Python, so that it finds the same.
 
-Both look at a text as JavaScript does, in units of 16 bits (grader.py: units). What differs is
-written out: `.` stops at four line ends, `$` stands only at the very end, `\\s` knows other blanks,
-`{` may be a letter. What one of the two does not know is refused: back-references, flags inside the
-expression, property classes.
+Both read a text as JavaScript does, in units of 16 bits (grader.py: units). Differences are written
+out: `.` stops at four line ends, `$` matches only at the very end, `\\s` matches other blanks, `{`
+may be a letter. What the two read differently, or only one can read, is refused: back-references,
+flags inside the expression, property classes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _GROUP = re.compile(r"\((?:\?(?::|=|!|<=|<!|<[A-Za-z_$][\w$]*>))?", re.ASCII)
 
 
 class Unlike(ValueError):
-    """JavaScript and Python do not read it alike, or JavaScript not at all."""
+    """JavaScript and Python read the expression differently, or JavaScript cannot read it."""
 
 
 def translated(pattern: str) -> str:
-    """Return Python's expression, for `re.ASCII` and a text in units. Raises Unlike."""
+    """Return the Python expression, for `re.ASCII` and a text in 16-bit units. Raises Unlike."""
     found = _Translation(units(pattern)).whole()
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -1,8 +1,8 @@
 """Says which JSON schemas our validator reads as Promptfoo's does: draft 7, without formats.
 
-Promptfoo's (Ajv) knows `nullable`, has its own rules of e-mail addresses and dates, and stops at an
-unknown keyword. Ours (jsonschema_rs) would pass over the first, and has other rules for the second.
-A `$ref` is resolved there in the config, before the schema is read.
+Promptfoo's validator (Ajv) knows `nullable`, has its own rules for e-mail addresses and dates, and
+stops at an unknown keyword. Ours (jsonschema_rs) ignores `nullable`, and has other rules for
+addresses and dates. Promptfoo resolves a `$ref` in the config, before it reads the schema.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN = (
 
 
 def check(schema: Any, where: str) -> None:
-    """Raises UserError naming the keyword and the remedy."""
+    """Check a schema. Raises UserError naming the keyword and the remedy."""
     if not isinstance(schema, dict):
         raise UserError(f"{where} is {str(schema)[:40]!r}, expected a JSON schema: an object.")
     _read(schema, where)

@@ -1,15 +1,15 @@
-"""Call a candidate's function with each input, and write down what it answers.
+"""Call a candidate's function with each input, and write its answers.
 
-This file runs inside the sandbox, in the candidate's own process, so nobody trusts it: it is there
-to make an honest candidate's answers arrive. It holds no expected value, and nothing here can give
-an answer that the candidate could not have written itself.
+This file runs inside the sandbox, in the candidate's own process, so nobody trusts it. It only
+brings back the answers of an honest candidate. It holds no expected value, and cannot give an
+answer that the candidate could not have written itself.
 
     stdin    {"folder", "module", "function"}, then one list of arguments a line
     stdout   {"started": true}, {"loaded": true}, then {"case": 0, "value": ...} or
              {"case": 0, "raised": "ValueError: ..."} for each line
 
-It imports nothing of ours, and the standard library before the candidate: the candidate's folder
-comes last on the path, so a `json.py` in it shadows nothing.
+It imports nothing of ours, and imports the standard library before the candidate. The candidate's
+folder comes last on the path, so a `json.py` in it shadows nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Read all, then call."""
+    """Read all inputs, then call the function."""
     job = json.loads(sys.stdin.buffer.readline())
     calls = [json.loads(line) for line in sys.stdin.buffer]
     channel = os.dup(1)  # only we write to it; what the candidate prints goes to stderr
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """JSON would turn the key 1 into "1" without a word."""
+    """Refuse keys that are not texts: JSON would silently turn the key 1 into "1"."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -3,15 +3,14 @@
     cases = fresh_cases(reference, arguments, 50, fresh_seed())
     verdict = await check_function(Candidate({"solution.py": code}, "solution", "median"), cases)
 
-The candidate's process gets inputs, and only inputs. What is expected stays here, so there is
-nothing in the sandbox to read, patch or guess: whoever answers right for inputs that it has never
-seen has computed the answers. Inputs are made anew for each grade from a seed, so a table of known
-answers is worth nothing.
+The candidate's process gets only inputs. The expected values stay here, so there is nothing in the
+sandbox to read, patch or guess. A candidate that answers new inputs right has computed the answers.
+Each grade makes new inputs from a seed, so a table of known answers is worth nothing.
 
 The answers come back as lines of JSON and are compared here (rft/grading/code_under_test/plain.py).
-Nothing else on that channel is believed. Each line must be the answer of the next case: a line too
-many, one that is not an answer, or one out of order, and none counts. Lines before the candidate
-was stopped do count, because each is a right answer or not by itself.
+Nothing else on that channel is believed. Each line must be the answer to the next case. If one line
+is extra, is not an answer, or is out of order, none counts. If the candidate was stopped, its lines
+before that do count, because each answer is right or wrong by itself.
 """
 
 from __future__ import annotations
@@ -52,21 +51,21 @@ class Candidate:
     """A function in files that a model wrote."""
 
     files: Mapping[str, bytes]
-    """Path in the candidate's folder -> content. Nothing else of its workspace comes along."""
+    """Path in the candidate's folder -> content. Nothing else of its workspace is taken over."""
     module: str
     function: str
 
 
 def fresh_seed() -> int:
-    """Return a seed that no candidate can foresee. Whoever keeps it can repeat the check."""
+    """Return a seed that no candidate can foresee. Keep it to repeat the check."""
     return int.from_bytes(os.urandom(8), "big")
 
 
 def fresh_cases(
     reference: Callable[..., Any], arguments: Callable[[random.Random], Sequence[Any]], n: int, seed: int
 ) -> tuple[Case, ...]:
-    """Make `n` inputs, and what the trusted `reference` answers to each. The same seed makes the
-    same cases."""
+    """Make `n` inputs, each with the answer of the trusted `reference`. Equal seeds make equal
+    cases."""
     rng = random.Random(seed)
     cases: list[Case] = []
     for _ in range(n):
@@ -86,7 +85,7 @@ async def check_function(
     """Call the candidate's function with the inputs of all cases, in one new process, and compare.
 
     `tolerance`: compare numbers by value, not by type (rft/grading/code_under_test/plain.py).
-    `allow_weaker`: run also where the kernel refuses a guarantee of the sandbox. Raises
+    `allow_weaker`: also run where the kernel refuses a guarantee of the sandbox. Raises
     InfrastructureError when no sandbox can be made, UserError for cases that are not plain JSON."""
     if not cases:
         raise UserError("A check without cases would accept everything. Give at least one case.")
@@ -151,7 +150,7 @@ def judge_answers(
 def _shown(value: Any) -> str:
     try:
         return json.dumps(value)
-    except RecursionError:  # it could just be read
+    except RecursionError:  # it was just shallow enough to be read
         return "something very deep"
 
 

@@ -4,26 +4,29 @@
     tests = {"test_median.py": source}
     verdict = await run_hidden_tests(base, patch, tests, ["median"], folder="src")
 
-Tests that import the code they judge share a process with it, and such code can read them, patch
-the framework or end the process. So here tests and code are two processes: what the tests import is
-a stand-in that asks over a pipe (rft/grading/code_under_test/remote.py). The tests are never in a
+Tests that import the code they judge share a process with it. Such code can read the tests, patch
+the framework or end the process. So here tests and code run in two processes. The tests import a
+stand-in that asks over a pipe (rft/grading/code_under_test/remote.py). The tests are never in a
 file, and the result counts only with a nonce that the candidate cannot read.
 
 What this does not stop:
 
-- What the tests hand over, the candidate sees. A test that calls `check(answer, expected)` of the
+- The candidate sees what the tests pass to it. A test that calls `check(answer, expected)` of the
   code under test tells it what is expected.
-- What the tests ask the candidate about its own objects, it answers as it likes: whether two of
-  them are equal, how long one is, what it prints. Look at plain values in at least one place.
-- The two processes are the same user in one sandbox. The memory of the tests is closed to others by
-  the kernel; a fault in that is a way in. Prefer check_function, where expected values are not in
-  the sandbox at all.
+- The candidate answers questions about its own objects as it likes: whether two of them are equal,
+  how long one is, what it prints. Compare plain values in at least one place.
+- The two processes belong to the same user in one sandbox. The kernel closes the memory of the
+  tests to others; a fault in the kernel would open it. Prefer check_function, where expected values
+  are not in the sandbox at all.
 
-What it cannot do: operators and `in` between an object of the candidate and a value of the tests,
-fixtures of plug-ins, a conftest.py, what the code prints (capsys), monkeypatch on the code under
-test (set its attributes instead), `from module import *` without `__all__`, and handing over
-anything but plain values, functions and the candidate's own objects. A test that needs these fails,
-for an honest candidate as well: try the tests with a right solution first.
+Tests that need one of the following fail, also for an honest candidate. So try the tests with a
+right solution first.
+
+- operators and `in` between an object of the candidate and a value of the tests
+- fixtures of plug-ins, a conftest.py, or what the code prints (capsys)
+- monkeypatch on the code under test (set its attributes instead)
+- `from module import *` without `__all__`
+- passing anything but plain values, functions and the candidate's own objects
 """
 
 from __future__ import annotations
@@ -63,12 +66,13 @@ async def run_hidden_tests(
     limits: Limits = DEFAULT,
     allow_weaker: bool = False,
 ) -> Verdict:
-    """Lay a patch over a clean base, and run tests that import `modules` from `folder` of it.
+    """Apply a patch to a clean base, and run tests that import `modules` from `folder` in it.
 
-    `tests`: name of a file, such as test_median.py, -> source. `modules`: the top-level modules
-    under test. `base`: what the task starts from, with `command.python_folders()` among its binds.
-    `num_tests`: how many run with a right solution; with another number none counts. Give it where
-    the candidate could change it, because a test takes its cases from the code under test.
+    `tests`: the source of each file, by its name, such as test_median.py. `modules`: the top-level
+    modules under test. `base`: what the task starts from, with `command.python_folders()` among its
+    binds. `num_tests`: how many tests run with a right solution; if another number ran, none
+    counts. Give it where a test takes its cases from the code under test, which could change their
+    number.
 
     Raises InfrastructureError when no sandbox can be made, UserError for tests that cannot be
     run."""
@@ -92,7 +96,8 @@ async def run_hidden_tests(
 
 
 def judge_report(outcome: Outcome, nonce: str, num_tests: int | None = None) -> Verdict:
-    """Read what the process of the tests wrote. Raises InfrastructureError when it never began."""
+    """Read what the process of the tests wrote. Raises InfrastructureError when it never
+    started."""
     lines = outcome.stdout.split(b"\n")
     if lines[0] != b'{"started": true}':
         _raise_not_started(lines[0], outcome)
@@ -124,7 +129,7 @@ def _raise_not_started(line: bytes, outcome: Outcome) -> None:
 
 def _count(report: dict[str, Any], name: str) -> int:
     found = report[name]
-    assert type(found) is int, report  # it has the nonce: we wrote it
+    assert type(found) is int, report  # it has the nonce, so our own code wrote it
     return found
 
 

@@ -1,8 +1,9 @@
-"""What of a workspace may come along to be tested: source files that the user allows, and no more.
+"""Take over from a workspace the source files that the user allows, and no others.
 
-A patch that changes tests, or how tests or Python start, changes its own judge. Such files are left
-out whatever is allowed: conftest.py, settings of pytest and other tools, what Python runs at its
-start, and anything in a folder of tests. Links are left out, too. What was left out is listed.
+A patch that changes tests, or how tests or Python start, changes its own judge. Such files are
+always left out, even if allowed: conftest.py, settings of pytest and other tools, files that Python
+runs at its start, and anything in a folder of tests. Links are left out, too. A list names what was
+left out.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Patch:
 
 
 async def source_patch(sandbox: Sandbox, allowed: Sequence[str]) -> Patch:
-    """Read what a workspace changed in files that match one of `allowed`, such as `src/*.py`, where
-    `*` stands for folders, too."""
+    """Read the changes of a workspace in files that match one of `allowed`, such as `src/*.py`. A
+    `*` matches folders, too."""
     if not allowed:
         raise UserError("A patch needs the files that it may change, such as ['src/*.py'].")
     files: dict[str, bytes] = {}
@@ -58,7 +59,7 @@ async def source_patch(sandbox: Sandbox, allowed: Sequence[str]) -> Patch:
 
 
 def _why_not(path: str, kind: str, allowed: Sequence[str]) -> str:
-    """Say why a file stays behind, or nothing."""
+    """Say why a file is left out; empty if it is not."""
     *folders, name = PurePosixPath(path).parts
     if kind != "file":
         return "not a regular file"

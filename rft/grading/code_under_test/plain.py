@@ -1,8 +1,8 @@
-"""Plain JSON: the only thing that is believed of what a candidate writes.
+"""Plain JSON: the only form in which we believe what a candidate writes.
 
-A Python value can lie. It may equal everything, or change between two looks. JSON cannot: what is
-read here is made of our own texts, numbers and lists. Values are compared by type, too: `1`, `1.0`
-and `true` are three different answers, as they are in most specifications.
+A Python value can lie. It may equal everything, or change between two comparisons. JSON cannot: it
+is read into our own texts, numbers and lists. Values are compared by type, too: `1`, `1.0` and
+`true` are three different answers, as they are in most specifications.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def read(text: bytes) -> Any:
 
 
 def checked(value: Any, what: str) -> Any:
-    """Return a copy of the user's value that is made of plain JSON; a tuple becomes a list. Raises
-    UserError for what JSON does not have."""
+    """Return a copy of the user's value in plain JSON; a tuple becomes a list. Raises UserError for
+    what JSON does not have."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -50,7 +50,7 @@ def checked(value: Any, what: str) -> Any:
 
 def same(expected: Any, found: Any, tolerance: float | None = None) -> bool:
     """Compare by type and value. `tolerance`: compare numbers by value only, and let them differ by
-    so much, relative to the larger one or, below 1, absolutely. A truth value is never a number."""
+    so much: relative to the larger one, or absolutely below 1. A truth value is never a number."""
     if tolerance is not None and _is_number(expected) and _is_number(found):
         try:
             return math.isclose(expected, found, rel_tol=tolerance, abs_tol=tolerance)

@@ -1,17 +1,17 @@
-"""What tests hold of a module that lives in another process.
+"""Stand-ins for a module that lives in another process, and the server for them.
 
-This file runs inside the sandbox, in two processes: in the candidate's, it serves its modules; in
-that of the tests, it stands in for them. Tests import the candidate's module as always, and get
-functions and objects that are asked over a pipe, in lines of JSON.
+This file runs inside the sandbox, in two processes. In the candidate's process it serves the
+modules. In the process of the tests it stands in for them. Tests import the candidate's module as
+always. They get functions and objects that ask over a pipe, in lines of JSON.
 
     None, true, numbers, texts, bytes, lists, tuples, dicts, sets    arrive as values of our own
     functions, classes, modules, instances                           stay there: a `Remote` asks
     exceptions                                                       are raised as a class of ours
 
-An object of the candidate must not decide what it is equal to: it would be equal to everything, or
-look at the expected value and take its form. So an operator between a `Remote` and a value of the
-tests works on the plain value of the object, if it is a kind of number, text or container, and
-raises TypeError otherwise. Between two objects of the candidate, the candidate decides.
+An object of the candidate must not decide what it is equal to. It could claim to equal everything,
+or look at the expected value and return the same. So an operator between a `Remote` and a value of
+the tests works on the plain value of the object. It raises TypeError if the object is not a kind of
+number, text or container. Between two objects of the candidate, the candidate decides.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _UNARY = {"int": int, "float": float, "index": operator.index, "abs": abs, "neg"
 
 
 def pack(value: Any, export: Callable[[Any], Any]) -> Any:
-    """Write a value as JSON. `export` writes what is not a plain value."""
+    """Write a value as JSON. `export` writes values that are not plain."""
     kind = type(value)
     if kind in _SCALARS or (kind is float and math.isfinite(value)):
         return value
@@ -70,7 +70,7 @@ def pack(value: Any, export: Callable[[Any], Any]) -> Any:
 
 
 def unpack(data: Any, make: Callable[[list[Any]], Any]) -> Any:
-    """Read a value. `make` makes what is not a plain one."""
+    """Read a value. `make` makes values that are not plain."""
     if type(data) is not list:
         return data
     match data:
@@ -88,7 +88,7 @@ def unpack(data: Any, make: Callable[[list[Any]], Any]) -> Any:
 
 # -- the candidate's process -----------------------------------------------------------------------
 class Served:
-    """Does what is asked with the candidate's objects."""
+    """Does with the candidate's objects what the tests ask for."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:
         self._reading, self._writing = reading, writing
@@ -96,7 +96,7 @@ class Served:
         self._ids: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Answer until the tests are over."""
+        """Answer requests until the tests are over."""
         for line in self._reading:
             self._answer(json.loads(line))
 
@@ -178,7 +178,8 @@ class Served:
 
 
 def _plain(value: Any) -> Any:
-    """Return what a kind of number, text or container is without its own methods."""
+    """Return the plain value of a kind of number, text or container, without calling its own
+    methods."""
     kinds: tuple[Any, ...] = (bool, int, float, str, bytes, list, tuple, set, frozenset)
     for kind in kinds:
         if isinstance(value, kind):
@@ -203,7 +204,7 @@ def serve_candidate(folder: str) -> None:
 
 # -- the process of the tests ----------------------------------------------------------------------
 class Line:
-    """The pipe to the candidate, who is started at the first question."""
+    """The pipe to the candidate's process, which starts at the first request."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = argv
@@ -212,7 +213,7 @@ class Line:
         self._exceptions: dict[int, type] = {}
 
     def ask(self, what: str, /, *args: Any, **named: Any) -> Any:
-        """Have something done, and return or raise what became of it."""
+        """Ask the candidate's process to do something, and return or raise its result."""
         request = {"do": what, "args": [pack(item, self._export) for item in args]}
         self._send(request | {"named": {name: pack(item, self._export) for name, item in named.items()}})
         while True:
@@ -271,7 +272,8 @@ class Line:
                 raise RuntimeError(_NO_ANSWER)
 
     def _exception(self, own: list[Any], base: str) -> type:
-        """Return our class for one of the candidate's. What would stop the tests is an error."""
+        """Return our class for an exception class of the candidate. A class that would stop the
+        tests becomes RuntimeError."""
         kind = getattr(builtins, base, None)
         if not (isinstance(kind, type) and (kind is SystemExit or issubclass(kind, Exception))):
             kind = RuntimeError
@@ -433,4 +435,4 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return made
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing: it was executed over there."""
+        """Do nothing: the candidate's process has executed the module."""

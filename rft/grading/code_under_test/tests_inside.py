@@ -1,11 +1,11 @@
-"""Run tests that lie in no file, over a module that lives in another process.
+"""Run tests that are in no file, over a module that lives in another process.
 
-This file runs inside the sandbox. The candidate's code runs beside it, as the same user, and may
+This file runs inside the sandbox. The candidate's code runs beside it, as the same user, and can
 look at every file and every process there. So:
 
-    tests    come on our standard input, and are never written down
-    memory   of this process is closed to others: not dumpable before the candidate starts
-    result   carries a nonce that came the same way, is written once, and ends the process
+    tests    come on our standard input, and are never written to a file
+    memory   of this process is closed to others: it is not dumpable when the candidate starts
+    result   carries a nonce that came on standard input, is written once, and ends the process
 
     stdin    {"nonce", "tests": {name: source}, "modules", "folder", "remote": source}
     stdout   {"started": true}, then {"nonce", "passed", "failed", "skipped", "failures": [...]}
@@ -38,7 +38,7 @@ def main() -> None:
         _write(channel, {"started": False, "why": "the kernel does not close a process to others"})
         return
     try:
-        pytest = importlib.import_module("pytest")  # whoever has such tests installs it
+        pytest = importlib.import_module("pytest")  # users who have such tests install it
     except ImportError:
         _write(channel, {"started": False, "why": "pytest is not installed, so install it: pip install pytest"})
         return

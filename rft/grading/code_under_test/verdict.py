@@ -1,8 +1,8 @@
 """What a check of code found, and how it becomes a grade.
 
-A candidate that crashes, or that uses more time or memory than it may, has failed by its own doing:
-that is an `unjudgeable_answer` with the lowest score. A sandbox that cannot be made says nothing of
-the candidate: that is an InfrastructureError, and no score.
+A candidate that crashes, or uses too much time or memory, has caused its own failure: that is an
+`unjudgeable_answer` with the lowest score. A sandbox that cannot be made says nothing about the
+candidate: that is an InfrastructureError, and there is no score.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Verdict:
     passed: int
     of: int
     status: Literal["ok", "unjudgeable_answer"]
-    """`unjudgeable_answer`: the candidate did not get to the end."""
+    """`unjudgeable_answer`: the candidate did not reach the end of the check."""
     why: str = ""
-    """How it ended, if not well."""
+    """How it ended, if something went wrong."""
     failures: tuple[str, ...] = ()
 
     @property
@@ -42,8 +42,8 @@ class Verdict:
         return self.status == "ok" and self.passed == self.of > 0
 
     def grade(self, scale: Scale) -> Scored:
-        """Give the highest score for all checks, else the lowest. A share of the checks earns
-        nothing: what passes some by chance would be learned."""
+        """Give the highest score if all checks passed, else the lowest. A share of the checks earns
+        nothing, or the policy would learn code that passes some of them by chance."""
         score = scale.high if self.solved else scale.low
         explanation = f"{self.passed} of {self.of} checks passed" + (f": {self.why}" if self.why else "")
         return Scored(
@@ -57,7 +57,7 @@ class Verdict:
 
 
 async def graded(check: Awaitable[Verdict], scale: Scale) -> Grade:
-    """Wait for a verdict and make the grade of it. Without a sandbox there is no score."""
+    """Wait for a verdict and turn it into a grade. Without a sandbox the grade has no score."""
     try:
         return (await check).grade(scale)
     except InfrastructureError as error:
@@ -65,7 +65,7 @@ async def graded(check: Awaitable[Verdict], scale: Scale) -> Grade:
 
 
 def exit_reason(outcome: Outcome) -> str:
-    """Say which limit stopped a call, or nothing."""
+    """Say which limit stopped a call; empty if none did."""
     if outcome.timed_out:
         return "stopped at the time limit"
     if outcome.oom:

@@ -1,12 +1,12 @@
 """Policies on servers: vLLM and SGLang by tokens, any chat-completions endpoint by messages.
 
     policy_for(params.policy.server, tools, chat) -> a rollout.Policy, by `kind`
-      vllm, sglang   TokenPolicy    tokens in, tokens out: all that the in-process engine does
+      vllm, sglang   TokenPolicy    tokens in, tokens out: does all that the in-process engine does
       chat           ChatPolicy     messages in, tool calls out: evaluation and prompt search
 
-Where things are: `connection` posts, retries and says who is to blame; `context` asks how long a
-context the server takes; `routes` knows the token routes' bodies and reads their replies strictly;
-`tokens` and `chat` are the policies. A server that does not answer leaves a rollout unscored
+The parts: `connection` posts, retries and says who is to blame. `context` asks how long a context
+the server takes. `routes` knows the token routes' bodies and reads their replies strictly. `tokens`
+and `chat` are the policies. A server that does not answer leaves a rollout unscored
 (PolicyFailed), never at zero; one that refuses, or lacks a field, stops the stage with the remedy.
 """
 

@@ -1,17 +1,17 @@
 """A policy behind plain chat completions: messages in, structured tool calls out.
 
 This is for any OpenAI-compatible endpoint, in evaluation and prompt search. Its turns cannot be
-trained on, because it renders the messages itself and gives text. A server that also returns token
-ids (vLLM's `return_token_ids`) may be asked for them. Then each turn carries the ids, the
-log-probabilities and the whole context that it was sampled from, and the loop marks a turn as
-forked if its context does not continue ours.
+trained on, because the endpoint renders the messages itself and returns text. A server that also
+returns token ids (vLLM's `return_token_ids`) may be asked for them. Then each turn has the ids, the
+log-probabilities and the whole context that it was sampled from. The loop marks a turn as forked if
+its context does not continue ours.
 
-Whether a tool's result with `<|im_end|>` in it ends a turn is up to the endpoint:
+The endpoint decides whether a tool's result that contains `<|im_end|>` ends a turn:
 rft/chat/control.py keeps such text apart only where we render the prompt ourselves.
 
 An assistant message goes back as it came, with its reasoning and its calls' own ids. If params.yaml
-or the endpoint's list of models sets a limit, the endpoint's latest `usage` is counted against it;
-otherwise the limit is the endpoint's own refusal.
+or the endpoint's list of models sets a limit, the endpoint's latest `usage` is counted against it.
+Otherwise a dialogue is too long when the endpoint refuses it.
 
 Reasoning models need another dialect (`policy.server.dialect: openai_reasoning`):
 `max_completion_tokens`, and no temperature.
@@ -81,13 +81,13 @@ class ChatPolicy:
 
     # -- before the first batch --------------------------------------------------------------------
     def limit(self, configured: int | None) -> int | None:
-        """Return the limit of a whole context; None: we set none. Raises ConfigError for one that
-        the endpoint does not take."""
+        """Return the limit of a whole context; None if we know of none. Raises ConfigError if the
+        endpoint takes less."""
         return context.limit(configured, self.longest)
 
     async def fetch_context_limit(self, max_context_tokens: int | None) -> None:
-        """Ask once how long a context the endpoint takes. One that does not list our model does not
-        say."""
+        """Ask once how long a context the endpoint takes. If it does not list our model, we do not
+        know."""
         try:
             self.longest = (await context.served(self.connection)).get(self.model)
         except Refused as refused:
@@ -116,7 +116,7 @@ class ChatPolicy:
         try:
             reply = await self.connection.post("/tokenize", self.asked(opening), self._timeout_s, parsed)
         except (Refused, PolicyFailed):
-            return None  # `_try` asks the route that rollouts use, and meets the server's own trouble
+            return None  # `_try` asks the route that rollouts use, and reports the server's own trouble
         count = reply.get("count") if isinstance(reply, dict) else None
         return count if type(count) is int else None
 
@@ -250,7 +250,8 @@ class ChatDialogue:
 
 
 def _usage(usage: Any) -> Usage | None:
-    """Return what the turn cost; None if the endpoint does not count. Some write zeros then."""
+    """Return what the turn cost; None if the endpoint does not count. Some endpoints then write
+    zeros."""
     known = usage if isinstance(usage, dict) else {}
     read, written = known.get("prompt_tokens"), known.get("completion_tokens")
     if type(read) is not int or type(written) is not int or read < 1 or written < 0:

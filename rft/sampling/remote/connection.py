@@ -9,11 +9,11 @@
                                             stage stops with the remedy
 
 The deadline bounds everything, the wait for a slot included. The session belongs to the event loop
-that runs when it is first needed, and is closed when that loop ends (asyncio closes the async
-generators of a loop), or by `close`. In another loop it is opened again.
+that first needs it. It is closed by `close`, or when that loop ends: asyncio then closes the loop's
+async generators. In another loop it is opened again.
 
-aiohttp, because it was measured at 1,650 to 1,860 small calls per second against one server here,
-and httpx at 47 to 383. Keys are redacted in everything that comes back (rft/secrets.py).
+The client is aiohttp: it made 1,650 to 1,860 small calls per second against one server here, and
+httpx 47 to 383. Keys are redacted in everything that comes back (rft/secrets.py).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ BACKOFF_S = 0.2  # doubled at each retry, and jittered: rollouts that failed tog
 LONGEST_BACKOFF_S = 20.0
 NOT_IMPLEMENTED = 501  # the one 5xx that will not pass
 LONGEST_HEALTH_S = 10.0
-QUIET_S = 10.0  # until it is told that a first reply is waited for
+QUIET_S = 10.0  # a wait for a first reply is printed after this time
 MAX_SHOWN_CHARS = 300
 
 _OTHER_DIALECT = re.compile(
     r"(?i)\b(max_tokens|temperature)\b.*(unsupported|not support|not allowed|only (the default|1\b))"
     r"|unsupported.*\b(max_tokens|temperature)\b"
 )
-"""How endpoints of reasoning models refuse `max_tokens`, or a temperature that is not theirs."""
+"""How endpoints of reasoning models refuse `max_tokens`, or a temperature other than their own."""
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Connection:
         self._headers, self._secrets = headers.resolve(section.headers, "params.yaml: policy.server.headers")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._known: set[str] = set()
-        """Paths that have replied once, or of which it was told that this takes long."""
+        """Paths that have replied once, or whose long wait was printed."""
 
     async def close(self) -> None:
         if self._loop is asyncio.get_running_loop():
@@ -135,7 +135,7 @@ class Connection:
 
     @asynccontextmanager
     async def _reporting_wait(self, path: str, left_s: float) -> AsyncGenerator[None]:
-        """Say once, while the first reply is still awaited, for whose and for how long."""
+        """If a path's first reply takes long, print once which one is awaited, and for how long."""
         notice = asyncio.get_running_loop().call_later(QUIET_S, self._report_wait, path, left_s)
         try:
             yield
@@ -186,8 +186,8 @@ def _pause_s(attempt: int) -> float:
 
 
 _OPEN_SESSIONS: set[aiohttp.ClientSession] = set()
-"""Keeps a session whose policy was dropped, so that its loop closes it, and not the garbage
-collector, which complains."""
+"""Keeps a session whose policy was dropped. So its loop closes it, and not the garbage collector,
+which would complain."""
 
 
 async def _until_the_loop_ends(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
@@ -200,7 +200,7 @@ async def _until_the_loop_ends(session: aiohttp.ClientSession) -> AsyncGenerator
 
 
 def parsed(body: bytes) -> Any:
-    """Raises Malformed."""
+    """Parse JSON. Raises Malformed."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -9,9 +9,10 @@
     SGLANG        SGLang's /generate
 
 A missing field will be missing in every reply: InfrastructureError, with the remedy. A wrong value
-(a NaN, one number too few) may be in one reply only: Malformed, which is retried. Filters are
-switched off by name, because vLLM otherwise takes them from the model's generation_config.json, and
-the log-probabilities would be those of another distribution than the one that training computes.
+(a NaN, one number too few) may be in one reply only: Malformed, which is retried. Each sampling
+filter is named and switched off, because vLLM takes a filter that is not named from the model's
+generation_config.json. Its log-probabilities would then be those of another distribution than the
+one that training computes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class GenerateRequest:
     adapter: str = ""
     salt: str = ""
     only_ids: tuple[int, ...] = ()
-    """Nothing but these may be sampled (vLLM only)."""
+    """Only these tokens may be sampled (vLLM only)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ServerTurn:
     ended: bool
     context_ids: tuple[int, ...] | None = None
     cached: int = 0
-    """Tokens of the context that the server's cache spared, if it says so."""
+    """Tokens of the context that came from the server's cache, if it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ def _read_generate(reply: Any, request: GenerateRequest) -> ServerTurn:
     content = field(choice, "logprobs.content", list)
     scores = [field(one, "logprob") for one in content]
     ids = field(choice, "token_ids", list)
-    # Each entry names its token, by `token_id: 17` at 0.32 and by `token: "token_id:17"` before it:
-    # do the log-probabilities belong to these ids?
+    # Check that the log-probabilities belong to these ids. Each entry names its token: by
+    # `token_id: 17` in vLLM 0.32, and by `token: "token_id:17"` before.
     for entry, token in zip(content, ids, strict=False):
         name = str(entry.get("token", ""))
         is_other = name.startswith("token_id:") and name != f"token_id:{token}"
@@ -200,7 +201,7 @@ def field(value: Any, path: str, kind: type | None = None) -> Any:
 
 def only_choice(reply: Any) -> dict[str, Any]:
     if isinstance(reply, dict) and reply.get("error"):
-        raise Malformed(f"an error under a 200: {reply['error']}")
+        raise Malformed(f"an error in a reply with status 200: {reply['error']}")
     choices = field(reply, "choices", list)
     if len(choices) != 1 or not isinstance(choices[0], dict):
         raise Malformed(f"{len(choices)} choices, expected one")
@@ -250,15 +251,15 @@ def cached_tokens(usage: Any) -> int:
 
 
 def within(count: Any, most: Any) -> int:
-    """Return a server's count; 0 for none, or for one that cannot be."""
+    """Return a server's count; 0 if it is missing or impossible."""
     return count if type(count) is int and type(most) is int and 0 <= count <= most else 0
 
 
 def _same_length(usage: Any, request: GenerateRequest) -> None:
-    """Raises InfrastructureError if the server's count of the prompt shows that it cut it."""
+    """Raises InfrastructureError if the server's count of tokens shows that it cut the prompt."""
     count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     if count is not None and count != len(request.ids):
         raise InfrastructureError(
-            f"policy.server: of a context of {len(request.ids)} tokens the server took {count}. Switch off its "
+            f"policy.server: a context has {len(request.ids)} tokens, but the server took {count}. Switch off its "
             "truncation, or lower rollout.max_tokens."
         )

@@ -10,9 +10,9 @@ honors seeds repeats itself. A temperature of 0 is greedy. Log-probabilities mus
 distribution that was sampled from. SGLang's are; vLLM's are only with `--logprobs-mode
 processed_logprobs`, which `check` finds out.
 
-A server that was started again has forgotten the adapter that `update` gave it. The next turn that
-hears so gives it again. A server that does not answer `update` gets the adapter before its next
-turn. Turns fail until then, and no turn is sampled with other weights.
+A server that was started again has forgotten the adapter that `update` gave it. The first turn that
+is refused for this reason loads it again. A server that does not answer `update` gets the adapter
+before its next turn. Turns fail until then, and no turn is sampled with other weights.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TokenPolicy:
         self._adapter: Adapter | None = None
         """The adapter that all turns are sampled with."""
         self._is_missing = False
-        """The server does not have it: it did not answer, or was started again."""
+        """Whether the server lacks the adapter: it did not answer, or was started again."""
         self._loading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -108,7 +108,8 @@ class TokenPolicy:
         return [TokenDialogue(self, ids, seed, temperature, limit) for ids, seed in zip(prompts, seeds, strict=True)]
 
     async def turn(self, request: GenerateRequest, deadline_s: float) -> ServerTurn:
-        """Raises PolicyFailed for this turn, InfrastructureError if all others would fail too."""
+        """Sample a turn. Raises PolicyFailed if this turn failed, InfrastructureError if all others
+        would fail too."""
         ends = time.monotonic() + deadline_s
         if self._is_missing:
             await self._reload_adapter(deadline_s)
@@ -147,8 +148,8 @@ class TokenPolicy:
         name = salt = ""
         if adapter is not None:
             name = adapter.name if is_vllm else _versioned(adapter)
-            # vLLM's prefix cache knows an adapter by name and path. Without the bytes in the salt,
-            # it would go on with keys and values of other weights that stood there before.
+            # vLLM's prefix cache knows an adapter by name and path. Without the bytes' hash in the
+            # salt, it would reuse keys and values of the weights that were there before.
             salt = adapter.sha256 if is_vllm else ""
         return GenerateRequest(
             ids=tuple(ids),
@@ -183,8 +184,9 @@ class TokenPolicy:
             await self._check_logprobs(temperature)
 
     async def _check_logprobs(self, temperature: float) -> None:
-        """Allow one token only: its probability is 1, unless it was taken before that mask, and so
-        before the temperature too. Then at least one of two tokens has a probability below 1."""
+        """Allow one token only. Its probability is 1, unless the server takes it before that mask,
+        and so before the temperature too. Then at least one of the two tokens that we try has a
+        probability below 1."""
         end = self.end_ids[0]
         try:
             turns = [
@@ -239,7 +241,7 @@ class TokenPolicy:
         return await self._connection.is_up()
 
     async def _load_adapter(self, adapter: Adapter) -> None:
-        """Raises Refused or PolicyFailed."""
+        """Load this adapter. Raises Refused or PolicyFailed."""
         if self._section.kind == "sglang":
             await self._swap_sglang(adapter)
         else:
@@ -247,7 +249,7 @@ class TokenPolicy:
             await self._post_command("/v1/load_lora_adapter", body)
 
     def _has_forgotten(self, refused: Refused, request: GenerateRequest) -> bool:
-        """Return whether the server lacks the adapter that it had: it was started again."""
+        """Tell whether the server lost the adapter that it had, because it was started again."""
         return (
             self._adapter is not None and bool(request.adapter) and refused.status == 404 and NO_MODEL in refused.body
         )
@@ -296,8 +298,8 @@ class TokenPolicy:
             await self._post_command("/unload_lora_adapter", {"lora_name": _versioned(old)})
 
     async def _post_command(self, path: str, body: dict[str, str | bool]) -> None:
-        """Post a command. vLLM answers a sentence, SGLang an object, perhaps with `success` false
-        under a 200."""
+        """Post a command. vLLM answers with a sentence, SGLang with an object, which may have
+        `success` false although the status is 200."""
         reply = await self._connection.post(path, body, self._section.timeout_s, lambda text: text)
         with suppress(Malformed):
             if isinstance(answer := parsed(reply), dict) and answer.get("success") is False:
@@ -339,7 +341,7 @@ class TokenDialogue:
         return Sampled(text, reading, turn.ids, turn.logprobs, turn.ended, turn.context_ids, usage=usage)
 
     async def read_ahead(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> None:
-        """Leave the tokens of long results in the chat's cache: 80 kB take up to 0.2 s."""
+        """Put the tokens of long results into the chat's cache: 80 kB take up to 0.2 s."""
         outputs = [result.output for result in results]
         if sum(map(len, outputs)) > LONG_RESULTS:
             await asyncio.to_thread(self._policy.chat.tool_result_ids, calls, outputs)

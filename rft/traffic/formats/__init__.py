@@ -1,18 +1,18 @@
-"""The formats of logs, each recognized by content and read into rows of our own format.
+"""Recognize the formats of logs by content, and read them into rows of our own format.
 
 Nobody declares a format, because a window may hold several: the service moved from one API to
 another, a second team sends traces. `recognize` looks at the first records of each file.
 
-row             a row, and the trouble of a record that is none
-chat            messages of any dialect in one form, and how parts of a conversation are joined
-pair            a request and its response, in the shapes in which people log them
-completions     OpenAI's chat completions
-responses       OpenAI's Responses API
-mlflow_traces   MLflow's traces
-otlp            OpenTelemetry's wire forms: JSON and protobuf, spans and log records
-genai           what GenAI spans say, in three generations of conventions
-spans           spans gathered into conversations
-format          lines and documents: how a file holds records
+    row             a row, or the reason why a record is not a row
+    chat            messages of any dialect in one form, and how parts of a conversation are joined
+    pair            a request and its response, in the shapes in which people log them
+    completions     OpenAI's chat completions
+    responses       OpenAI's Responses API
+    mlflow_traces   MLflow's traces
+    otlp            OpenTelemetry's wire forms: JSON and protobuf, spans and log records
+    genai           what GenAI spans say, in three generations of conventions
+    spans           spans gathered into conversations
+    format          lines and documents: how a file holds records
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rft.traffic.quoting import cleaned
 __all__ = ["KNOWN", "OWN", "Format", "Row", "extend", "recognize", "roots"]
 
 HEAD = 256 << 10
-"""Bytes that are enough to recognize a format by."""
+"""So many first bytes are enough to recognize a format."""
 MOST_LINES = 1000
-"""Lines of them that are looked at one by one: there may be 100,000 that are not JSON."""
+"""So many of their lines are tried one by one, because 100,000 lines may not be JSON."""
 
 
 def _own(block: bytes, first_line: int, source: str) -> Numbered:
@@ -43,12 +43,12 @@ def _own(block: bytes, first_line: int, source: str) -> Numbered:
 
 
 OWN = Format("own", True, _own)
-"""One conversation per line, as docs/traffic.md has it."""
+"""One conversation per line, as docs/traffic.md describes."""
 
 _RESPONSES = ("openai-responses", responses.is_mine, completions.read)
 _COMPLETIONS = ("openai-chat-completions", completions.is_mine, completions.read)
 _MLFLOW = ("mlflow-traces", mlflow_traces.is_mine, mlflow_traces.read)
-_RECORDS = (_MLFLOW, _RESPONSES, _COMPLETIONS)  # the first that says yes; both of OpenAI read either
+_RECORDS = (_MLFLOW, _RESPONSES, _COMPLETIONS)  # the first that matches; OpenAI's two readers read either API
 KNOWN = {
     "our own (docs/traffic.md)": OWN,
     "OpenAI chat completions": of_lines(_COMPLETIONS[0], _COMPLETIONS[2]),
@@ -61,8 +61,8 @@ KNOWN = {
 def recognize(head: bytes, name: str) -> Format:
     """Recognize the format of a file by its first bytes, decompressed (HEAD of them are enough).
 
-    A file without anything in it counts as our own, with no rows. Raises UserError naming the file
-    and showing its first line.
+    An empty file counts as our own format, without rows. Raises UserError naming the file and
+    showing its first line.
     """
     if not head.strip(b" \t\r\n\xef\xbb\xbf"):
         return OWN
@@ -91,8 +91,8 @@ def _format_of(record: dict[str, Any], is_line: bool) -> Format | None:
 
 
 def _records(head: bytes) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the records that the head shows, and whether each is a line of its own: whole lines
-    first, then the first value, of which the end may be missing."""
+    """Yield the records in the head, and whether each is a line of its own. Whole lines come first,
+    then the first value, whose end may be missing."""
     lines = head.split(b"\n")
     for line in lines[: min(len(lines) - 1, MOST_LINES)] if len(lines) > 1 else lines:
         try:
@@ -106,13 +106,14 @@ def _records(head: bytes) -> Iterator[tuple[dict[str, Any], bool]]:
         return
     is_line = "\n" not in text[:end].rstrip()
     for record, is_one in _inner(value, is_line):
-        if "request" in record or "body" in record:  # its answer is what the head does not show
+        if "request" in record or "body" in record:  # its answer may follow after the head
             record.setdefault("response", {})
         yield record, is_one
 
 
 def _inner(value: Any, is_line: bool) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the records in a value: itself, or the elements of the list that it is or holds."""
+    """Yield the records in a value: the value itself, or the elements of a list that it is or
+    holds."""
     if isinstance(value, list):
         yield from ((element, False) for element in value if isinstance(element, dict))
     if not isinstance(value, dict):
@@ -124,7 +125,7 @@ def _inner(value: Any, is_line: bool) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 def _mended(text: str) -> str:
-    """Close what is open at the end of a JSON text that was cut, without its last element."""
+    """Drop the last element of a JSON text that was cut, and close its open brackets."""
     opened: _Open | None = None
     at, cut, at_cut = 0, 0, opened
     while found := _TOKEN.match(text, at):
@@ -148,7 +149,8 @@ def _mended(text: str) -> str:
 
 
 _Open: TypeAlias = "tuple[str, _Open | None]"
-"""What closes the innermost bracket, and what is around it: lists would be copied at commas."""
+"""The mark that closes the innermost bracket, and the bracket around it. A list would be copied at
+each comma."""
 
 
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+)', re.DOTALL)

@@ -1,13 +1,14 @@
-"""Chat messages of any log in the one form that a snapshot stores.
+"""Write chat messages of any log in the one form that a snapshot stores.
 
-OpenAI's chat format is written in many dialects: content as a text, null or parts; arguments of a
-call as JSON text or as an object; the older `function_call`; keys that are null in one client and
-absent in the next. A message that is written here has `role`, `content`, and only where there are
-any `tool_calls`, `tool_call_id` and `name`, in that order. So the same message is the same text,
-whether a log shows it as the answer to a request or in the history that the next request sends.
+OpenAI's chat format has many dialects. Content is a text, null or parts. Arguments of a call are
+JSON text or an object. Some clients write the older `function_call`, and keys are null in one
+client and absent in the next. A message that is written here has `role`, `content`, and where there
+are any, `tool_calls`, `tool_call_id` and `name`, in that order. So the same message is the same
+text, whether a log shows it as the answer to a request or in the history that the next request
+sends.
 
-That is what joins conversations. A log of requests repeats the history each time; a log with state
-on the server's side holds only what is new. `extend` joins both.
+That makes it possible to join conversations. A log of requests repeats the history each time; a log
+with state on the server holds only what is new. `extend` joins both.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rft.traffic.schema import ROLES
 
 Message = dict[str, Any]
 OTHER = "calls of the model for something else"
-"""What is counted where an agent's calls of the model are not all of one dialogue."""
+"""The name under which an agent's calls of the model outside its dialogue are counted."""
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "summary_text": "text"}
-"""Types of parts that are text, and the key that holds it."""
+"""Types of parts that are text, and the key that holds the text."""
 
 
 def messages(value: Any, key: str = "messages") -> list[Message]:
@@ -85,7 +86,7 @@ def _part(part: Any, key: str) -> str:
 
 
 def call(value: Any, key: str) -> Message:
-    """Read a call: of a function, or of a custom tool, whose input is any text."""
+    """Read a call of a function, or of a custom tool, whose input is any text."""
     found = mapping(value)
     inner = mapping(found.get("function")) or mapping(found.get("custom"))
     name = inner.get("name")
@@ -97,7 +98,7 @@ def call(value: Any, key: str) -> Message:
 
 
 def written_call(call_id: Any, name: str, arguments: Any) -> Message:
-    """Write a call in our form. Arguments that are a text stay as they are."""
+    """Write a call in our form. If the arguments are a text, it stays as it is."""
     written_arguments = arguments if isinstance(arguments, str) else as_json({} if arguments is None else arguments)
     result: Message = {"id": call_id} if isinstance(call_id, str) else {}
     return result | {"type": "function", "function": {"name": name, "arguments": written_arguments}}
@@ -108,7 +109,7 @@ def as_json(value: Any) -> str:
 
 
 def as_reply(value: Any) -> str:
-    """Write what a tool replied as text: a text as it is, anything else as JSON."""
+    """Write a tool's reply as text: a text as it is, anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else as_json(value)
@@ -117,9 +118,9 @@ def as_reply(value: Any) -> str:
 def extend(known: list[Message], more: list[Message]) -> list[Message]:
     """Join a conversation with a later row of it.
 
-    The later row is the whole conversation again if it begins with what is known; nothing new if
-    what is known begins with it; and otherwise what follows, without a system message that is
-    already there.
+    If the later row begins with what is known, it is the whole conversation again. If what is known
+    begins with the later row, it adds nothing. Otherwise it is what follows, without a system
+    message that is already known.
     """
     if more[: len(known)] == known:
         return more
@@ -139,12 +140,12 @@ def _without_system(found: list[Message]) -> list[Message]:
 
 
 def dialogue(calls: Sequence[list[Message]]) -> tuple[list[Message], int]:
-    """Join the calls of the model that one agent made, in time order. Also returns how many are no
-    part of it.
+    """Join an agent's calls of the model, in time order. Also returns how many calls are not a part
+    of its dialogue.
 
     An agent may call the model for other things too, such as a guard or a subordinate agent, under
     another system message. Its own dialogue is the one under the system message with the most
-    calls, of equals the first.
+    calls; of equals, the first.
     """
     systems = Counter(map(_system, calls))
     main = max(systems, key=lambda system: systems[system], default="")

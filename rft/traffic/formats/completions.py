@@ -1,11 +1,11 @@
 """Read logs of OpenAI's chat completions: one record per request.
 
-A record holds the messages of its request and the answer, so the requests of one conversation
-repeat each other, and the longest has them all. Of several choices the first is what the user saw.
-A streamed answer may be logged as its chunks.
+A record holds the messages of its request and the answer. So the requests of one conversation
+repeat each other, and the longest one has all messages. If there are several choices, the user saw
+the first. A streamed answer may be logged as its chunks.
 
-Records of the Responses API in the same log are read as such: a service that moves from one to the
-other writes both (rft/traffic/formats/responses.py).
+Records of the Responses API in the same log are read as such, because a service that moves from one
+API to the other writes both (rft/traffic/formats/responses.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ANSWERS = frozenset({"response", "choices", "output"})
 
 
 def read(record: dict[str, Any]) -> Read:
-    """Read one record, of either API."""
+    """Read one record of either API."""
     found = pair.take_apart(record)
     if found.is_responses:
         yield from responses.rows(found)

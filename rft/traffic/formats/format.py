@@ -1,9 +1,10 @@
-"""What a format is: a name, and how the records of a file become rows.
+"""Define a format: a name, and how the records of a file become rows.
 
 Two kinds of container hold records. *Lines*: each line is a record, so a file can be cut anywhere
-between lines and read by several processes. *Documents*: JSON values one after the other, of any
-layout, such as one pretty-printed list; they are read from the beginning, one value in memory at a
-time. Either way a record that cannot be read is a row that says why, and reading goes on behind it.
+between lines and read by several processes. *Documents*: JSON values one after the other, in any
+layout, such as one pretty-printed list. They are read from the beginning, with one value in memory
+at a time. In both, a record that cannot be read gives a row that says why, and reading goes on
+after it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rft.traffic.formats.row import Numbered, Read, Row, Unreadable, parse
 from rft.traffic.quoting import shown
 
 LARGEST = 64 << 20
-"""Bytes of the largest record that is read, as traffic.max_line_mb has it by default."""
+"""Bytes of the largest record that is read: the default of traffic.max_line_mb."""
 _CHUNK = 1 << 20
 
 Reader = Callable[[dict[str, Any]], Read]
@@ -29,12 +30,12 @@ Reader = Callable[[dict[str, Any]], Read]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of logs. May be pickled: workers get it by name and function."""
+    """A format of logs. It may be pickled: workers get it by name and function."""
 
     name: str
     is_lines: bool
     rows: Callable[..., Numbered]
-    """Of lines: `rows(block, first_line, source)`, where `block` holds whole lines. Otherwise
+    """For lines: `rows(block, first_line, source)`, where `block` holds whole lines. For documents:
     `rows(stream, source, largest=LARGEST)`, where `largest` is traffic.max_line_mb in bytes."""
 
 
@@ -47,7 +48,7 @@ def of_documents(name: str, read: Reader) -> Format:
 
 
 def read_record(read: Reader, value: Any) -> Iterator[Row | str]:
-    """Read a record, and turn its trouble into a row that says why."""
+    """Read a record. If it cannot be read, yield a text that says why."""
     try:
         if not isinstance(value, dict):
             raise Unreadable(f"no object: {shown(value)}, expected a JSON object")
@@ -81,11 +82,11 @@ def _documents(read: Reader, stream: BinaryIO, source: str, largest: int = LARGE
 
 
 def documents(stream: BinaryIO, largest: int = LARGEST) -> Iterator[tuple[int, Any]]:
-    """Yield the JSON values of a stream with their number from 1: values one after the other,
-    elements of a list, and elements of the list that an object such as `{"traces": [...]}` holds.
+    """Yield the JSON values of a stream with their numbers from 1. Values may follow each other, or
+    be the elements of a list, or of the list that an object such as `{"traces": [...]}` holds.
 
-    An Unreadable stands for a value that cannot be read. What follows the next line that begins
-    with `{` or `[` is read again. A cut in the stream (rft/traffic/sources.py) is the last value.
+    An Unreadable stands for a value that cannot be read. Reading then goes on at the next line that
+    begins with `{` or `[`. A cut in the stream (rft/traffic/compressed.py) is the last value.
     """
     number = 0
     for value in _values(stream, largest):
@@ -120,13 +121,13 @@ class _Buffer:
     """The part of a stream that is being parsed, as text.
 
     Bytes that are not UTF-8 become half surrogates, which no file can hold, and are found in the
-    value that has them. A value that is not complete is parsed again when as much more text has
-    come as there was, so that a long value costs a few attempts, not one per chunk.
+    value that has them. An incomplete value is parsed again when the amount of text has doubled. So
+    a long value takes a few attempts, not one per chunk.
 
-    What follows a value that cannot be read is read again, because a record that was cut swallows
-    those behind it. A log of nothing but openings would be read as often as it has lines: 20 kB
-    took two seconds. So no more than _REREAD and once the text itself is read again; then reading
-    goes on where the parser stopped.
+    The text after a value that cannot be read is read again, because a record that was cut swallows
+    the records after it. A log in which every line only opens a bracket would be read as often as
+    it has lines: 20 kB took two seconds. So at most _REREAD characters more than the text itself
+    are read again. After that, reading goes on where the parser stopped.
     """
 
     def __init__(self, stream: BinaryIO, largest: int) -> None:
@@ -141,7 +142,7 @@ class _Buffer:
         self._passed = self._reread = 0
 
     def has_more(self) -> bool:
-        """Skip what stands between values, and tell whether there is another one."""
+        """Skip what is between values, and return whether there is another one."""
         while True:
             self._at = _end(_BETWEEN, self._text, self._at)
             mark = self._text[self._at : self._at + 1]
@@ -156,8 +157,8 @@ class _Buffer:
             self._at += 1
 
     def value(self) -> Any:
-        """Parse the next value. Raises Unreadable, and then stands behind it."""
-        if self._failed and (found := _NO_KEY.match(self._text, self._at)):  # the parser takes three times as long
+        """Parse the next value, and move behind it. Raises Unreadable."""
+        if self._failed and (found := _NO_KEY.match(self._text, self._at)):  # three times as fast as the parser
             self._resume(found.end() - 1)
             raise Unreadable("not JSON: Expecting property name enclosed in double quotes")
         while True:
@@ -182,8 +183,9 @@ class _Buffer:
                 return self._taken(value, end)
 
     def _parsed(self) -> tuple[Any, int]:
-        """Parse here. Once a value has failed, in a short piece first: for an error the parser
-        counts lines from the beginning of its text, and where one record is broken others may be.
+        """Parse at this place. After a failure, try a short piece first. For each error the parser
+        counts lines from the beginning of its text, and where one record is broken, others may be,
+        too.
         """
         if self._failed:
             piece = self._text[self._at : self._at + _PIECE]
@@ -211,14 +213,14 @@ class _Buffer:
         return parse(raw) if "\\u" in raw else value
 
     def _is_open(self, error: ValueError) -> bool:
-        """Whether more text could still make it JSON: the parser failed at the end, or in a text
-        that has no end."""
+        """Whether more text could still make it JSON: the parser failed at the end, or in a string
+        that does not end."""
         if not isinstance(error, json.JSONDecodeError):
             return False
         return error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _LONGEST_TOKEN
 
     def _goes_on(self, error: ValueError) -> bool:
-        """Whether there is another line behind the one in which the parser failed."""
+        """Whether there is another line after the one in which the parser failed."""
         return self._text.find("\n", getattr(error, "pos", 0)) >= 0
 
     def _resume(self, reached: int) -> None:
@@ -240,7 +242,7 @@ class _Buffer:
                 return
 
     def _read(self, at_least: int = 0) -> bool:
-        """Read on, and drop what was parsed. Tells whether anything came."""
+        """Read on, and drop what was parsed. Returns whether anything came."""
         if self._is_over:
             return False
         more = self._stream.read(max(at_least, _CHUNK))
@@ -265,6 +267,6 @@ _BETWEEN = re.compile("[ \\t\\r\\n\ufeff]*")
 _NEXT = re.compile(r"\n[{\[]")
 _NO_KEY = re.compile(r"(?:\[[ \t\r\n]*+){0,4}+\{[ \t\r\n]*+[^\"} \t\r\n]")
 _PIECE, _REREAD = 4096, 1 << 17
-_LONGEST_TOKEN = 16  # of what the parser reports at its beginning: -Infinity, \\ud83d\\ude00
+_LONGEST_TOKEN = 16  # of tokens whose error is reported at their beginning: -Infinity, \\ud83d\\ude00
 _CUT = "cut off: the file ends in this record, its last"
 _TOO_LARGE = "too large: a record of more than {} MB, see traffic.max_line_mb"

@@ -1,4 +1,4 @@
-"""What a GenAI span says, in the three generations of conventions that agents write.
+"""Read a GenAI span, in the three generations of conventions that agents write.
 
     parts       gen_ai.input.messages, gen_ai.output.messages, gen_ai.system_instructions: messages
                 of typed parts, as JSON text or as nested attributes; on the span, on its event
@@ -6,7 +6,7 @@
     events      gen_ai.user.message, gen_ai.choice and kin: one event or log record per message
     numbered    gen_ai.prompt.0.content, gen_ai.completion.0.role: one attribute per value
 
-By default exporters record no content at all. Such a span has everything but messages.
+By default, exporters record no content. Such a span has everything but messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONVERSATIONS = (
     "traceloop.association.properties.session_id",
     "traceloop.association.properties.thread_id",
 )
-"""Attributes that name a conversation, the best one first."""
+"""Attributes that may name a conversation, the best one first."""
 _TOOL_KINDS = frozenset({"execute_tool", "tool"})
 _EVENT = re.compile(r"^gen_ai\.(system|user|assistant|tool)\.message$")
 _NUMBERED = re.compile(r"^gen_ai\.(prompt|completion)\.(\d+)\.(.+)$")
@@ -63,8 +63,8 @@ def _kind(item: Item) -> Any:
 
 
 def described(item: Item) -> dict[str, Any]:
-    """Return the attributes that are not payload, as `traffic.unit` and `traffic.columns` may name
-    them."""
+    """Return the attributes that are not payload: `traffic.unit` and `traffic.columns` may name
+    these."""
     return {
         key: value
         for key, value in (item.resource | item.attributes).items()
@@ -116,13 +116,13 @@ def _of_parts(attributes: dict[str, Any]) -> list[chat.Message]:
         dialogue += _message({"role": "system", "parts": instructions}, "gen_ai.system_instructions")
     for n, message in enumerate(given):
         dialogue += _message(message, f"gen_ai.input.messages[{n}]")
-    for n, message in enumerate(answer[:1]):  # of several choices, the first
+    for n, message in enumerate(answer[:1]):  # the first of several choices
         dialogue += _message({"role": "assistant"} | mapping(message), f"gen_ai.output.messages[{n}]")
     return dialogue
 
 
 def _message(value: Any, key: str) -> list[chat.Message]:
-    """Read a message of parts. Replies of several tools become a message each."""
+    """Read a message of parts. If it holds replies of several tools, each becomes a message."""
     found = mapping(value)
     if "parts" not in found:
         return [chat.message(found, key)]

@@ -1,15 +1,15 @@
 """Read MLflow's traces, as `Trace.to_json`, `Trace.to_dict` and `mlflow traces search` write them.
 
 A trace is one request to the agent. Its spans hold inputs and outputs as they were passed: for a
-call of the model, the request and the response of its client. Joined (`chat.dialogue`), they are
-what was said. Where no model was traced, the first span that holds messages counts.
+call of the model, the client's request and response. Joined (`chat.dialogue`), they are the
+dialogue. Where no model was traced, the first span that holds messages counts.
 
 The session (`mlflow.trace.session`) names the conversation; a trace without one is a conversation
-on its own. Metadata and tags are what `traffic.unit` finds, such as `mlflow.trace.user`.
+of its own. `traffic.unit` may name metadata and tags, such as `mlflow.trace.user`.
 
-**Feedback** is the right answer. An expectation states it (`expected_response`, or the only one
-there is; several become an object by name). Otherwise what a person gave as feedback counts, if it
-is one value. Judgments of models and code are not what a person confirmed, and are left out.
+**Feedback** is the right answer. An expectation states it: `expected_response`, or the only
+expectation; several become an object by name. Otherwise, a person's feedback counts, if it is one
+value. No person confirmed the judgments of models and code, so they are left out.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _latency(info: dict[str, Any], spans: list[dict[str, Any]]) -> float | None:
 
 # -- messages --------------------------------------------------------------------------------------
 def _dialogue(spans: list[dict[str, Any]]) -> tuple[list[chat.Message], list[dict[str, Any]] | None, int]:
-    """Return what was said, the tools that were offered last, and how many calls of the model
-    belong to another dialogue."""
+    """Return the dialogue, the tools that were offered last, and how many calls of the model belong
+    to another dialogue."""
     models = [span for span in spans if _attribute(span, "mlflow.spanType") in _MODEL]
     told = [found for found in map(_of_span, models) if found[0]]
     told = told or [found for found in map(_of_span, spans) if found[0]][:1]

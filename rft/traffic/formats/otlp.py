@@ -2,15 +2,15 @@
 
 A collector's file exporter and an SDK's exporters write export requests, one after the other:
 
-    {"resourceSpans": [{"resource": .., "scopeSpans": [{"spans": [..]}]}]}     a line of JSON each
+    {"resourceSpans": [{"resource": .., "scopeSpans": [{"spans": [..]}]}]}     one line of JSON each
     00 00 01 2c | 0a ...                                                       length, then protobuf
     0a ...                                                                     one protobuf request
 
-Some conventions put messages into log records (`resourceLogs`), which name the span that they
-belong to. A reader gets both as `Item`, with attributes as plain values.
+Some conventions put messages into log records (`resourceLogs`), which name their span. A reader
+gets both as `Item`, with attributes as plain values.
 
-In JSON ids are hexadecimal, 64-bit numbers are texts, and keys are in camelCase or, by some
-writers, in snake_case (the protobuf's names).
+In JSON, ids are hexadecimal, 64-bit numbers are texts, and keys are in camelCase. Some writers use
+snake_case (the protobuf's names).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _METRICS = ("resourceMetrics", "resource_metrics")
 
 # -- JSON ------------------------------------------------------------------------------------------
 def of_json(stream: BinaryIO, largest: int = LARGEST) -> Iterator[tuple[int, Item | str]]:
-    """Yield what each export request holds, with the request's number."""
+    """Yield the items of each export request, with the request's number."""
     for number, value in documents(stream, largest):
         if isinstance(value, Unreadable):
             yield number, str(value)
@@ -164,7 +164,7 @@ def _snake(key: str) -> str:
 
 
 def _hexadecimal(text: str) -> str:
-    """Return an id in hexadecimal; protobuf's own JSON has it in base64."""
+    """Return an id in hexadecimal; protobuf's own JSON writes it in base64."""
     if len(text) in (16, 32):
         return text.lower()
     try:
@@ -201,10 +201,10 @@ def _value(value: Any) -> Any:
 
 # -- protobuf --------------------------------------------------------------------------------------
 def framing(head: bytes) -> Framing | None:
-    """Tell how protobuf requests follow each other in a file; None if it is no such file."""
+    """Tell how protobuf requests follow each other in a file; None if it is not such a file."""
     if len(head) < 6 or head.lstrip()[:1] in (b"{", b"["):
         return None
-    if _is_request(head, 0, None):  # first: nested messages of one may look like a length and a message
+    if _is_request(head, 0, None):  # before the others: its nested messages may look like a length and a message
         return "single"
     if _is_request(head, 4, int.from_bytes(head[:4], "big")):
         return "prefixed"
@@ -213,8 +213,9 @@ def framing(head: bytes) -> Framing | None:
 
 
 def _is_request(head: bytes, at: int, size: int | None) -> bool:
-    """Whether an export request of this size, where it is known, may begin here: a resource_spans
-    or resource_logs, whose own first field is a message, with fields that fill it."""
+    """Whether an export request may begin here, of this size where it is known. It begins with a
+    resource_spans or resource_logs, whose own first field is a message, and whose fields fill
+    it."""
     if head[at : at + 1] != b"\n":
         return False
     inner, start = _varint(head, at + 1)
@@ -224,7 +225,7 @@ def _is_request(head: bytes, at: int, size: int | None) -> bool:
 
 
 def _walks(payload: bytes, size: int) -> bool:
-    """Whether the fields of a message follow each other to its end, or to where the head ends."""
+    """Whether the fields of a message follow each other to its end, or to the end of the head."""
     at = 0
     while at < len(payload):
         if payload[at] not in (0x0A, 0x12, 0x1A, 0xC2):  # resource, scope_spans, schema_url, deprecated
@@ -247,7 +248,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def of_protobuf(framed: Framing, stream: BinaryIO, largest: int = LARGEST) -> Iterator[tuple[int, Item | str]]:
-    """Yield what each request holds, with its number; of a single request, each resource's."""
+    """Yield the items of each request, with its number; for a single request, those of each
+    resource."""
     number = 0
     for message in _messages(framed, stream, largest):
         number += 1
@@ -261,7 +263,7 @@ def of_protobuf(framed: Framing, stream: BinaryIO, largest: int = LARGEST) -> It
 
 
 def _messages(framed: Framing, stream: BinaryIO, largest: int) -> Iterator[bytes | str]:
-    """Yield the requests one at a time, or why the rest cannot be read: behind a broken length
+    """Yield the requests one at a time, or why the rest cannot be read: after a broken length
     nothing can be found."""
     while first := stream.read(1):
         header = first
@@ -368,7 +370,8 @@ def _log_records(logs: ExportLogsServiceRequest) -> Iterator[Item | str]:
 
 
 def _has_traces(request: Any) -> bool:
-    """Whether it is a request of spans: the same bytes, read as log records, have other fields."""
+    """Whether it is a request of spans. If the same bytes are parsed as log records, they have
+    other fields."""
     spans = [span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans]
     return not spans or any(len(span.trace_id) == 16 for span in spans)
 

@@ -1,4 +1,4 @@
-"""A request to a model and its response, in the shapes in which people log them.
+"""Read a request to a model and its response, in the shapes in which people log them.
 
     {"request": {...}, "response": {...}}           a proxy or a wrapper around the client
     {"input": {...}, "output": {...}}               the same in other words
@@ -7,10 +7,10 @@
     {..., "choices": [...], "messages": [...]}      the export of stored completions
     {..., "output": [...], "input": ...}            a response with its request's input
 
-Each side may be JSON text, and may sit in `body`. The conversation is named by `conversation_id`,
-`session_id` or `thread_id`, in the record, its metadata, or the metadata of either side. Where no
-one named it, the response's own id does, and the row says so: a request is then a conversation on
-its own.
+Each side may be JSON text, and may be in `body`. The conversation is named by `conversation_id`,
+`session_id` or `thread_id`, in the record, its metadata, or the metadata of either side. Where none
+of these names it, the response's own id does, and the row says so: the request is then a
+conversation of its own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SECONDS = {
     "elapsed_ms": 1e-3,
     "response_time_ms": 1e-3,
 }
-"""Keys under which a latency is logged, and their unit in seconds."""
+"""Keys under which a latency is logged, and the unit of each in seconds."""
 _ENDS = (("startTime", "endTime"), ("start_time", "end_time"))
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A record taken apart. What a log leaves out is empty."""
+    """The two sides of a record. What a log leaves out is empty."""
 
     record: dict[str, Any]
     request: dict[str, Any]
@@ -48,14 +48,14 @@ class Pair:
 
     @property
     def is_responses(self) -> bool:
-        """Whether it is of the Responses API, not of chat completions."""
+        """Whether it belongs to the Responses API, not to chat completions."""
         if "choices" in self.response or "messages" in self.request:
             return False
         return self.response.get("object") == "response" or isinstance(self.response.get("output"), list)
 
 
 def take_apart(record: dict[str, Any]) -> Pair:
-    """Find both sides of a record. Raises Unreadable for a request that failed."""
+    """Split a record into both sides. Raises Unreadable for a request that failed."""
     request, response = _side(record, "request", "body"), _side(record, "response")
     if not response and ("choices" in record or record.get("object") == "response"):
         response = record
@@ -109,7 +109,7 @@ def _check_ok(pair: Pair) -> None:
 
 
 def row(pair: Pair, found: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Row:
-    """Make a row of the messages of a pair. Raises Unreadable without a time or any id."""
+    """Make a row from the messages of a pair. Raises Unreadable without a time or any id."""
     time = _time(pair)
     if time is None:
         raise Unreadable("no time: the response has no `created`, and the record no `time`")
@@ -151,7 +151,8 @@ def conversation(pair: Pair) -> str | None:
 
 
 def _none_called(found: list[dict[str, Any]]) -> int | None:
-    """No call, no error. Where there were calls, the log does not say how they went."""
+    """Return 0 errors where there was no call. Where there were calls, the log does not say how
+    they went."""
     return None if any(message.get("tool_calls") for message in found) else 0
 
 

@@ -1,16 +1,16 @@
 """Read logs of OpenAI's Responses API: the input of a request and the output items of its response.
 
 Items become chat messages. Calls that follow an assistant's text belong to the same message;
-reasoning is left out, as the agent's user did not see it. Calls of hosted tools (`web_search_call`)
-count as calls of a tool of that name.
+reasoning is left out, because the agent's user did not see it. Calls of hosted tools
+(`web_search_call`) count as calls of a tool of that name.
 
-**Chains.** The history may stay on the server's side. A record that names a conversation
+**Chains.** The history may stay on the server. A record that names a conversation
 (`conversation.id`) or a previous response then holds only what is new (`continues`). With
-`previous_response_id` the log does not name the conversation, only the link before. A line is read
-without the others, so it cannot know the first link. It calls its conversation by the previous
-response's id, and its own id is an `alias` for the same conversation. Whoever joins rows follows
-the aliases: resp_3 -> resp_2 -> resp_1 (`roots`). Where the chain began before the log did, its
-name is that of the first link that is named.
+`previous_response_id` the log names only the previous link, not the conversation. Each line is read
+alone, so its reader cannot know the first link. The row calls its conversation by the previous
+response's id, and its own id is an `alias` for the same conversation. When rows are joined, the
+aliases are followed: resp_3 -> resp_2 -> resp_1 (`roots`). Where the chain began before the log
+did, it is called by the first link that the log names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rft.traffic.formats.row import Read, Unreadable, listing, mapping, name_of
 from rft.traffic.quoting import shown
 
 _UNSEEN = frozenset({"reasoning", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction"})
-"""Items that are not a part of what was said or done."""
+"""Items that are not part of what was said or done."""
 _CALL, _REPLY = "_call", "_call_output"
 
 
@@ -106,7 +106,7 @@ def _system(value: Any) -> list[chat.Message]:
 
 
 def _messages(dialogue: list[chat.Message], items: list[Any], key: str, errors: int) -> tuple[list[chat.Message], int]:
-    """Add items to what was said. Also returns how many calls are known to have failed."""
+    """Add items to a dialogue. Also returns how many calls are known to have failed."""
     dialogue = list(dialogue)
     for n, item in enumerate(items):
         errors += _add(dialogue, mapping(item), f"{key}[{n}]")
@@ -128,7 +128,7 @@ def _add(dialogue: list[chat.Message], item: dict[str, Any], where: str) -> int:
     if not kind.endswith(_CALL):
         raise Unreadable(f"messages: {where} is of type {kind}, which holds no text")
     _add_call(dialogue, item, kind)
-    if item.get("output") is not None or item.get("error") is not None:  # run by the server itself
+    if item.get("output") is not None or item.get("error") is not None:  # the server ran it itself
         reply = item.get("output") if item.get("output") is not None else item.get("error")
         dialogue.append(chat.written("tool", _reply(reply, where), (), name_of(item.get("id"))))
     return int(item.get("error") is not None or item.get("status") == "failed")

@@ -1,13 +1,15 @@
-"""What a format makes of a log: rows, each a conversation or a part of one, in our own words.
+"""Define what a format makes from a log: rows, each a conversation or a part of one.
 
-A format never raises for what a log holds. It yields a row, or a text that says why there is none:
-`CLASS: detail`, where the class is the same for all rows with that trouble, so that a report can
-count them. Inside a format the trouble travels as `Unreadable`.
+A format never raises for what a log holds. It yields a row, or a text that says why there is no
+row: `CLASS: detail`. The class is the same for all rows with that problem, so that a report can
+count them. Inside a format the problem is raised as `Unreadable`.
 
-    parse       one JSON text; also refuses what no file can hold (NaN, half a surrogate pair)
-    loaded      a value that may be JSON text inside JSON
-    iso         a time as a log has it, as ISO 8601 in UTC
-    mapping, listing, find   values of JSON that may have any type
+    parse       parses one JSON text; also refuses what no file can hold (NaN, half a surrogate
+                pair)
+    loaded      parses a value that may be JSON text inside JSON
+    iso         writes a time of a log as ISO 8601 in UTC
+    mapping     returns an object, or an empty one for any other value
+    listing     returns a list, or an empty one for any other value
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, NotRequired, TypedDict, TypeGuard
 import msgspec
 
 NO_ID = "no conversation id"
-"""Note of a row whose log names no conversation: it stands for its request or trace alone."""
+"""Note of a row whose log names no conversation: the row is only its request or trace."""
 
 
 class Row(TypedDict):
@@ -35,8 +37,8 @@ class Row(TypedDict):
     tool_errors: int | None
     feedback: Any
     tools: list[dict[str, Any]] | None  # schemas offered
-    record: Mapping[str, Any]  # what `traffic.unit` and `traffic.columns` are looked up in
-    continues: bool  # it may hold only what is new: join with `chat.extend`
+    record: Mapping[str, Any]  # where `traffic.unit` and `traffic.columns` are looked up
+    continues: bool  # it may hold only what is new, and is joined with `chat.extend`
     alias: NotRequired[str]  # another name of this conversation, by which later rows may call it
     note: NotRequired[str]  # to be counted, such as NO_ID
     counts: NotRequired[dict[str, int]]  # what was left out of the row, by reason
@@ -47,11 +49,12 @@ Numbered = Iterator[tuple[int, Row | str]]
 
 
 class Unreadable(Exception):
-    """A record that is not a conversation. Its text says why, the class of trouble first."""
+    """A record that is not a conversation. Its text says why, and begins with the class of
+    problem."""
 
 
 def parse(text: str | bytes) -> Any:
-    """Parse JSON. Raises Unreadable for what is none, or could not be written again."""
+    """Parse JSON. Raises Unreadable for what is not JSON, or could not be written again."""
     with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return _DECODER.decode(text)
     try:
@@ -89,7 +92,8 @@ def loaded(value: Any) -> Any:
 
 
 def iso(value: Any) -> str | None:
-    """Return a time as ISO 8601 in UTC: seconds since 1970, or a text with a zone. None: neither.
+    """Return a time as ISO 8601 in UTC, given seconds since 1970, or a text with a zone. None for
+    anything else.
 
     `iso(1767225600)` is `2026-01-01T00:00:00Z`.
     """

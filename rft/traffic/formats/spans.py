@@ -1,22 +1,24 @@
-"""Gather spans into conversations, whatever their order in the file, in bounded memory.
+"""Gather spans, in any order and in bounded memory, into conversations.
 
 A trace is one request to the agent, often of many spans: the agent's, one per call of the model,
-one per tool. Exporters write a span when it ends, so children come before their parents and other
-traces in between; and only one of them may name the conversation. So the spans of a file go to a
-temporary database first, on disk once it is large, and come back conversation by conversation.
+one per tool. Exporters write a span when it ends, so children come before their parents, with other
+traces in between. Perhaps only one span names the conversation. So the spans of a file first go to
+a temporary database, which is on disk once it is large. They come back conversation by
+conversation.
 
-**What a conversation is.** Spans that name one belong to it, and so do the spans of their trace
-that name none. A trace in which no span names one is a conversation on its own, and the row says
-so.
+**What a conversation is.** Spans that name a conversation belong to it, and so do the spans of the
+same trace that name none. A trace in which no span names a conversation is a conversation of its
+own, and the row says so.
 
 **What was said.** The calls of the model, joined in time order (`chat.dialogue`); calls for
 something else are counted. If no call of the model recorded its content, the agent's own spans
 count.
 
-**Latency** is that of the last trace, from its first GenAI span to the end of its last. **Tool
-errors** are tool spans with the status error; without any tool span the log does not say.
+**Latency** is that of the last trace: from the start of its first GenAI span to the end of its last
+one. The **tool errors** are the tool spans with the status error. If tools were called and no tool
+span was logged, their number is unknown.
 
-Spans that have nothing to do with GenAI are rows that say so, one each.
+Each span that is not about GenAI gives a row that says so.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from rft.traffic.formats.row import NO_ID, Numbered, Row, Unreadable, iso
 
 NAME = "opentelemetry"
 MOST_SPANS = 10_000
-"""Spans of one conversation that are held in memory. Of more, the first are read and the others
-counted."""
+"""The most spans of one conversation in memory. If there are more, the first are read and the
+others are counted."""
 
 
 def of_protobuf(framing: otlp.Framing) -> Format:
@@ -57,8 +59,9 @@ _FIELDS = tuple(field.name for field in fields(Item))
 
 
 def gathered(items: Iterator[tuple[int, Item | str]]) -> Numbered:
-    """Yield the troubles as they come, then one row per conversation, by where it begins."""
-    with closing(sqlite3.connect("", isolation_level=None)) as database:  # "": temporary, on disk when large
+    """Yield the problems as they come, then one row per conversation, in the order of their
+    beginnings."""
+    with closing(sqlite3.connect("", isolation_level=None)) as database:  # "" is temporary, on disk when large
         database.execute("PRAGMA cache_size = -65536")
         database.execute("CREATE TABLE item (trace TEXT, conversation TEXT, start INTEGER, number INTEGER, item TEXT)")
         database.execute("BEGIN")
@@ -150,7 +153,7 @@ def _row(name: str | None, trace: str, items: list[Item]) -> Row:
 
 
 def _stand_in(found: list[Item]) -> Item:
-    """Stand in for a span of which only the log records were exported."""
+    """Make up the span of log records that were exported without it."""
     first = found[0]
     attributes: dict[str, Any] = {}
     for log in reversed(found):
@@ -161,14 +164,14 @@ def _stand_in(found: list[Item]) -> Item:
 
 def _latency(spans: list[Item]) -> float | None:
     """Return the seconds from the first start to the last end. They are negative where a clock ran
-    backwards: that is for the contracts to say."""
+    backwards; the contracts report that."""
     ends = [span.end for span in spans if span.end]
     return (max(ends) - min(span.start for span in spans)) / 1e9 if ends else None
 
 
 def _described(spans: list[Item]) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for span in reversed(spans):  # what the first span says stands
+    for span in reversed(spans):  # the first span wins
         result |= genai.described(span)
     return result
 
