@@ -124,7 +124,8 @@ def find(calls: Sequence[CallRecord]) -> list[Alarm]:
 
 # -- features --------------------------------------------------------------------------------------
 Feature = tuple[str, str, str, str]
-"""Kind, tool, argument, value. Sorted, the most specific of several equal features comes first."""
+"""Kind, tool, argument, value. Sorting puts the most specific feature first among those of the same
+turns."""
 _Turn = list[tuple[CallRecord, frozenset[Feature]]]
 
 

@@ -8,8 +8,9 @@ ordinary program runs as elsewhere.
 The kernel runs the filter as a small program in BPF before each system call. bubblewrap loads it
 from a descriptor. We write the program ourselves: each instruction is eight bytes, and we need
 little more than "load a word", "jump if equal" and "return". A call's number has a meaning only for
-one architecture, so the program first checks the architecture. Another one, such as 32-bit calls on
-x86_64, kills the process. x32 calls have the architecture of x86_64, and are denied by their bit.
+one architecture, so the program first checks the architecture. A call of any other architecture,
+such as a 32-bit call on x86_64, kills the process. x32 calls have the architecture of x86_64, and
+are denied by their bit.
 
 The answers:
 

@@ -1,8 +1,8 @@
 """Read files at addresses, such as s3://bucket/logs, through fsspec's drivers.
 
 **An object store that fails** is asked again, a few times, from the byte that was reached. After
-that, an InfrastructureError names the address. It is a UserError if the address does not exist or
-may not be read, or if its driver is not installed.
+that, an InfrastructureError names the address. A UserError is raised instead if the address does
+not exist, may not be read, or if its driver is not installed.
 
 Names show no user, password or query: they may be secrets, and names go into reports.
 """

@@ -70,7 +70,7 @@ def write(folder: Path, manifest: Manifest, state: dict[str, Any], keep: int, sp
 
 
 def prune(folder: Path, keep: int, spared: Collection[int] = ()) -> None:
-    """Remove all but the newest `keep`, and the steps that are `spared`."""
+    """Remove every checkpoint that is neither among the newest `keep` nor `spared`."""
     for old in _all(folder)[:-keep]:
         if int(old.name) not in spared:
             shutil.rmtree(old)
