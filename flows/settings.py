@@ -113,7 +113,7 @@ def given(clone: Clone, log: str | None) -> str | Path | None:
     """Find a log that the user named, in the current folder or else in the agent's."""
     if log is None or "://" in log:
         return log
-    return Path(log) if Path(log).exists() else clone.home / log
+    return Path(log).absolute() if Path(log).exists() else clone.home / log
 
 
 def _refuse_foreign(clone: Clone, pattern: str, found: Path, recipe: str) -> None:

@@ -150,8 +150,8 @@ class Store:
         self._held: _Held | None = None
         self._database: tuple[int, int] | None = None
         self.is_over = False
-        """Whether the run's end has stopped waiting. A call may hang on a locked database until
-        then. It must not write after the process that sends the lines again."""
+        """Set when the run has ended without an answer. A call that hangs on a locked database
+        until then writes nothing more, because another process sends these lines again."""
         self.name = name(clone)
 
     def send(self, piece: Piece) -> None:

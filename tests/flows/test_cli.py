@@ -11,12 +11,14 @@ from pathlib import Path
 import ladder_clone
 import people
 import pytest
+from at_hand import AtHand
 
 from flows import cli, settings
 from flows.cli import page, table
 from flows.cli.runs import list as listing
 from flows.cli.table import PATHS
 from rft.errors import ConfigError, UserError
+from tasks.runs import records
 from tasks.runs.clone import Clone
 from tasks.runs.records import RunRecord
 
@@ -295,6 +297,18 @@ def test_one_stage_by_hand_with_any_settings(scripted: ladder_clone.Scripted) ->
     others.unlink()
     assert scripted.git("status", "--porcelain") == ""
     assert scripted.git("worktree", "list").count("\n") == 0
+
+
+@pytest.mark.story
+def test_a_window_is_named_from_where_the_user_is(
+    tmp_path: Path, at_hand: AtHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    made = ladder_clone.make(tmp_path / "a")
+    ended = at_hand(made.root / "data/inbox", "run", "--window", "window.jsonl", "--until", "policy")
+    assert ended.returncode == 0, ended.stderr
+    [record] = records.load_all(made.clone)
+    assert record.asked_window == "data/inbox/window.jsonl", "by which the run can be repeated anywhere"
 
 
 def test_settings_and_windows(scripted: ladder_clone.Scripted) -> None:

@@ -19,8 +19,9 @@ import pytest
 from local_servers import dead_port
 
 from rft import process
+from rft.errors import InfrastructureError
 from rft.reports import ExamplesReport, Metric, TrafficReport
-from tasks.display import datasets, tracking
+from tasks.display import datasets, mlflow_store, tracking
 from tasks.display.tracking import Tracker
 from tasks.runs import outbox, records
 from tasks.runs.artifacts import Revision
@@ -220,6 +221,34 @@ def test_a_locked_database_holds_no_run(run: Run) -> None:
     assert_whole(run)
     assert outbox.owed(run.clone, tracking.FOLDER) == []
     assert lines == []
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_call_that_hung_until_after_the_runs_end_writes_nothing(run: Run, is_over: bool) -> None:
+    """Another process sends the line again by then, and the late one marked the run as running."""
+    found: list[str] = []
+    raised: list[Exception] = []
+    store = mlflow_store.Store(run.clone, lambda name, run_id: found.append(name))
+    line = json.dumps({"run": run.name, "model": "tiny", "do": "status", "given": "RUNNING"})
+
+    def send() -> None:
+        try:
+            store.send(outbox.Piece(run.clone.state / "r-1.ndjson", f"{line}\n"))
+        except InfrastructureError as error:
+            raised.append(error)
+
+    holder = sqlite3.connect(run.clone.root / "mlruns/mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    thread = threading.Thread(target=send)
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    store.is_over = is_over
+    holder.close()
+    thread.join(60)
+    assert (found, ["the run is over" in str(error) for error in raised]) == (
+        ([], [True]) if is_over else ([run.name], [])
+    )
 
 
 def test_what_could_not_be_shown_is_said_once_and_made_up_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
